@@ -48,7 +48,8 @@ void AdamW::update(const Update& u) {
                                       .weight_decay = o.weight_decay,
                                       .seed = o.seed,
                                       .streams = narrow ? u.streams : std::vector<uint64_t>(),
-                                      .skip = u.skip};
+                                      .skip = u.skip,
+                                      .grad_factor = u.grad_factor};
   if (o.capturable) capturable_update(u, options);
   else adamw_(u.parameters, u.grads, u.states[0], u.states[1], u.step, options);
 }

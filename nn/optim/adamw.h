@@ -39,6 +39,7 @@ class TESSERA_API AdamW final : public OptimizerWith<AdamWOptions> {
     Tensor lr, step, never;  // () f64, () f64, () bool
   };
   void update(const Update& u) override;
+  [[nodiscard]] bool takes_grad_factor() const override { return true; }
   void capturable_update(const Update& u, tessera::AdamWOptions options);
   static GroupSpec spec(const Group& group);
   std::multimap<std::pair<size_t, int64_t>, OnDevice> on_device_;  // by group and step

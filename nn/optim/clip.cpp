@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One norm and one factor for all gradients, both tensors. A factor of 1, which scale_ passes over,
-// stands for no clipping and for a norm that is not finite.
+// One norm and one factor for all gradients, both tensors. A factor of 1, which scale_ passes over
+// and which changes no bit of a step, stands for no clipping and for a norm that is not finite.
 #include "tessera/nn/optim/clip.h"
 
 #include "tessera/core/scopes.h"
@@ -19,15 +19,28 @@ std::vector<Tensor> grads_of(const std::vector<Tensor>& parameters) {
   return grads;
 }
 
-Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm) {
-  if (!(max_norm > 0))
-    fail<ValueError>("clip_grad_norm_", "max_norm must be above 0: given ", max_norm);
-  const std::vector<Tensor> grads = grads_of(parameters);
+namespace {
+
+GradNorm norm_of(std::string_view who, const std::vector<Tensor>& grads, double max_norm) {
+  if (!(max_norm > 0)) fail<ValueError>(who, "max_norm must be above 0: given ", max_norm);
   const NoGrad guard;
   const Tensor before = norm(grads);
   const Tensor size = affine(cast(before, DType::f64), 1, 1e-6);
   const Tensor factor = div(full({}, max_norm, DType::f64, before.device()), size);
-  scale_(grads, where(isfinite(before), clamp(factor, {.max = 1}), 1));
+  return {before, where(isfinite(before), clamp(factor, {.max = 1}), 1)};
+}
+
+}  // namespace
+
+GradNorm grad_norm(const std::vector<Tensor>& parameters, double max_norm) {
+  return norm_of("grad_norm", grads_of(parameters), max_norm);
+}
+
+Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm) {
+  const std::vector<Tensor> grads = grads_of(parameters);
+  const auto [before, factor] = norm_of("clip_grad_norm_", grads, max_norm);
+  const NoGrad guard;
+  scale_(grads, factor);
   return before;
 }
 

@@ -7,11 +7,16 @@
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/optim/adamw.h"
+#include "tessera/nn/optim/sgd.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <functional>
 #include <limits>
+#include <memory>
 
 namespace tessera::optim {
 namespace {
@@ -65,6 +70,95 @@ TEST_F(ClipTest, NothingIsReadOnTheHost) {
     EXPECT_EQ(ops[i], ops[2 * n + i]);
   }
   EXPECT_NEAR(a.grad().values()[0], 0.6, 1e-6);
+}
+
+TEST_F(ClipTest, OfANormThatIsNotFiniteTheFactorIsOne) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double value : {infinity, std::numeric_limits<double>::quiet_NaN()}) {
+    const GradNorm bad = grad_norm({with_grad(from_values({1, value}, {2}))}, 1);
+    EXPECT_FALSE(std::isfinite(bad.norm.item()));
+    EXPECT_EQ(bad.factor.item(), 1);
+  }
+  EXPECT_EQ(grad_norm({with_grad(tensor({3}))}, 10).factor.item(), 1);
+  EXPECT_EQ(grad_norm({}, 1).norm.item(), 0);
+  EXPECT_THROW((void)grad_norm({}, 0), ValueError);
+}
+
+using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(const std::vector<Tensor>&)>;
+
+// Parameters and norms after three steps, of which the last is not clipped.
+std::vector<std::vector<double>> trained(const MakeOptimizer& make, DType dtype, bool in_step) {
+  const auto drawn = [&](const Shape& shape, uint64_t stream, double size) {
+    return cast(normal(shape, {1, stream}, 0, size, DType::f64), dtype);
+  };
+  std::vector<Tensor> parameters;
+  for (const Shape& shape : {Shape{300}, Shape{7, 5}})
+    parameters.push_back(drawn(shape, parameters.size(), 1).set_requires_grad());
+  const auto optimizer = make(parameters);
+  std::vector<std::vector<double>> all;
+  for (uint64_t step = 1; step <= 3; ++step) {
+    std::vector<std::vector<double>> before;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      parameters[i].set_grad(drawn(parameters[i].shape(), 10 * step + i, step == 3 ? 1e-4 : 1));
+      before.push_back(parameters[i].grad().values());
+    }
+    if (in_step) {
+      const GradNorm grads = grad_norm(parameters, 0.7);
+      EXPECT_EQ(grads.factor.item() == 1, step == 3);
+      optimizer->step({}, grads.factor);
+      all.push_back(grads.norm.values());
+      for (size_t i = 0; i < before.size(); ++i)
+        EXPECT_EQ(parameters[i].grad().values(), before[i]);
+    } else {
+      all.push_back(clip_grad_norm_(parameters, 0.7).values());
+      optimizer->step();
+    }
+    for (const Tensor& p : parameters) all.push_back(p.values());
+  }
+  return all;
+}
+
+TEST_F(ClipTest, AStepWithTheFactorHasTheBitsOfClippedGradients) {
+  const auto adamw = [](const AdamWOptions& options) -> MakeOptimizer {
+    return [=](const auto& parameters) { return std::make_unique<AdamW>(parameters, options); };
+  };
+  const auto sgd = [](const SGDOptions& options) -> MakeOptimizer {
+    return [=](const auto& parameters) { return std::make_unique<SGD>(parameters, options); };
+  };
+  for (const auto& make :
+       {adamw({.lr = 0.1}), adamw({.lr = 0.1, .state_dtype = DType::bf16, .seed = 3}),
+        adamw({.lr = 0.1, .capturable = true}), sgd({.lr = 0.1, .weight_decay = 0.1}),
+        sgd({.lr = 0.1, .momentum = 0.9, .nesterov = true})}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
+      EXPECT_EQ(trained(make, dtype, true), trained(make, dtype, false)) << dtype;
+  }
+}
+
+// One factor for parameters on two meshes; the parts of bf16 are rounded as the whole is.
+TEST(ClipRanks, TheFactorStepsPartsAsWholes) {
+  test::on_ranks(4, [](World&) {
+    const Mesh line = Mesh::make({{"x", 4}});
+    const Mesh square = Mesh::make({{"x", 2}, {"y", 2}});
+    const auto stepped = [&](const std::vector<Layout>& layouts) {
+      std::vector<Tensor> parameters;
+      for (uint64_t i = 0; i < layouts.size(); ++i) {
+        const auto laid = [&](const Tensor& x) {
+          return layouts[i] ? distribute(x, layouts[i]) : x;
+        };
+        Tensor p = laid(cast(normal({3, 5}, {1, i}), DType::bf16)).set_requires_grad();
+        p.set_grad(laid(cast(normal({3, 5}, {2, i}), DType::bf16)));
+        parameters.push_back(p);
+      }
+      AdamW optimizer(parameters, {.lr = 0.1, .state_dtype = DType::bf16, .seed = 3});
+      optimizer.step({}, grad_norm(parameters, 0.5).factor);
+      std::vector<std::vector<double>> all;
+      for (const Tensor& p : parameters)
+        all.push_back((p.is_distributed() ? full_tensor(p.detach()) : p).values());
+      return all;
+    };
+    EXPECT_EQ(stepped({Layout::of(line, {Shard(0)}), Layout::of(square, {Shard(0), Shard(1)})}),
+              stepped({Layout(), Layout()}));
+  });
 }
 
 TEST(ClipRanks, EachElementCountsOnceOverLayoutsAndMeshes) {

@@ -6,6 +6,8 @@
 #include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/multi_tensor/multi_tensor.h"
+#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/kept_gradients_impl.h"
 
 #include <algorithm>
@@ -73,7 +75,7 @@ bool Optimizer::takes_part(size_t parameter) const {
   return parameters_[parameter].requires_grad() || !states_[parameter].empty();
 }
 
-void Optimizer::step(const Tensor& skip) {
+void Optimizer::step(const Tensor& skip, const Tensor& grad_factor) {
   const NoGrad guard;
   for (size_t g = 0; g < groups_.size(); ++g) {
     // By their number of steps and the mesh that they lie on: ops work on one.
@@ -91,6 +93,12 @@ void Optimizer::step(const Tensor& skip) {
     for (const auto& [key, members] : ready) {
       Update u = gathered(g, key.first, members);
       u.skip = skip;
+      if (takes_grad_factor()) {
+        u.grad_factor = grad_factor;
+      } else if (grad_factor.defined()) {
+        for (Tensor& grad : u.grads) grad = copy(grad);  // those of the parameters stay
+        scale_(u.grads, grad_factor);
+      }
       update(u);
       for (size_t i : members) parameter_steps_[i] = key.first + 1;
     }

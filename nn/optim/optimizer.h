@@ -54,8 +54,12 @@ class TESSERA_API Optimizer {
   /// Updates the parameters that have a gradient, in place; does not clear gradients. `skip`, ()
   /// bool and plain: where it is true, parameters and states keep their values; the host does not
   /// read it, so steps are counted all the same (set_steps() takes them back). Undefined: false.
+  /// `grad_factor`, () f64 and plain, as grad_norm() gives it: the gradients count times it, to the
+  /// bits of scale_(gradients, grad_factor) before the step, but p.grad() keeps its values, which
+  /// are then those before clipping. Undefined: 1.
   /// UsageError: a parameter is on another device than its states, which were made earlier.
-  virtual void step(const Tensor& skip = {});
+  /// DTypeError, ShapeError: of the two tensors, from the op that takes them.
+  virtual void step(const Tensor& skip = {}, const Tensor& grad_factor = {});
   void zero_grad();
 
   /// All parameters in the given order, group by group, and their names.
@@ -100,6 +104,9 @@ class TESSERA_API Optimizer {
     std::vector<std::vector<Tensor>> states = {};  ///< by state, then by parameter
     std::vector<uint64_t> streams = {};            ///< of each parameter's random numbers
     Tensor skip = {};  ///< () bool: where true, nothing is written; undefined: false
+    /// () f64: what the gradients are to be multiplied by, each product rounded to its gradient's
+    /// dtype; undefined: 1, or `grads` are multiplied already (takes_grad_factor()).
+    Tensor grad_factor = {};
   };
   /// Errors begin with `name`. UsageError: no parameters at all or in a group; a parameter that is
   /// undefined, not a leaf or given twice; a name given twice. Parameters that do not require grad
@@ -107,6 +114,8 @@ class TESSERA_API Optimizer {
   /// too: step() then shows the memory that it takes.
   Optimizer(std::string_view name, std::vector<GroupSpec> groups);
   virtual void update(const Update& u) = 0;
+  /// Whether update() multiplies the gradients itself, which saves a copy of them.
+  [[nodiscard]] virtual bool takes_grad_factor() const { return false; }
   /// IndexError unless there is such a group.
   void require_group(size_t group) const;
   /// UsageError unless the states that `spec` names are those that `group` keeps.

@@ -271,6 +271,10 @@ TEST_F(OptimizerTest, AnOptimizerOfOnesOwn) {
   optimizer.step();
   EXPECT_EQ(p.values(), (std::vector<double>{1.5, 1}));
   EXPECT_EQ(optimizer.state().tensors[0].tensor.values(), (std::vector<double>{1, 2}));
+  // It knows no factor, so its gradients come multiplied; those of the parameters stay.
+  optimizer.step({}, tensor(0.5, DType::f64));
+  EXPECT_EQ(p.values(), (std::vector<double>{1.75, 0.5}));
+  EXPECT_EQ(p.grad().values(), (std::vector<double>{-1, 2}));
 }
 
 TEST(OptimizerRanks, ShardsStepAsWholesAndTakeWholeStates) {

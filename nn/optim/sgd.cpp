@@ -40,7 +40,8 @@ void SGD::update(const Update& u) {
         .weight_decay = o.weight_decay,
         .nesterov = o.nesterov,
         .maximize = o.maximize,
-        .skip = u.skip});
+        .skip = u.skip,
+        .grad_factor = u.grad_factor});
 }
 
 }  // namespace tessera::optim

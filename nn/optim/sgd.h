@@ -22,6 +22,7 @@ class TESSERA_API SGD final : public OptimizerWith<SGDOptions> {
 
  private:
   void update(const Update& u) override;
+  [[nodiscard]] bool takes_grad_factor() const override { return true; }
   static GroupSpec spec(const Group& group);
 };
 
