@@ -97,8 +97,7 @@ class Trainee {
     if (profile) profile->enter(kOptimizer);
     {
       const NoGrad guard;
-      (void)optim::clip_grad_norm_(optimizer_->parameters(), 1);
-      optimizer_->step();
+      optimizer_->step({}, optim::grad_norm(optimizer_->parameters(), 1).factor);
     }
     loss_ = output.values.read()[0].second;  // after it a device has nothing left to do
     if (profile) profile->leave();

@@ -168,8 +168,7 @@ class Trainee {
     const Tensor loss = output.values.joined(0);
     enter(kOptimizer);
     const NoGrad guard;
-    (void)optim::clip_grad_norm_(optimizer_->parameters(), 1);
-    optimizer_->step();
+    optimizer_->step({}, optim::grad_norm(optimizer_->parameters(), 1).factor);
     return loss;
   }
   int64_t batch_, length_;

@@ -41,8 +41,7 @@ class Trainee {
     const Tensor mean = loss.sum * reciprocal(cast(loss.count, DType::f32));
     backward(mean);
     const NoGrad guard;
-    (void)optim::clip_grad_norm_(optimizer_->parameters(), 1);
-    optimizer_->step();
+    optimizer_->step({}, optim::grad_norm(optimizer_->parameters(), 1).factor);
     return mean.detach();
   }
   optim::AdamW& optimizer() { return *optimizer_; }

@@ -198,8 +198,7 @@ int64_t run_step(models::LanguageModel& model, optim::Optimizer& optimizer, cons
                          loss_scale(zeros({2}, DType::f64, kMeta), config.model.dtype()), measured);
   if (peak.looked()) return activations;
   const NoGrad guard;
-  (void)optim::clip_grad_norm_(optimizer.parameters(), config.training.max_norm);
-  optimizer.step();
+  optimizer.step({}, optim::grad_norm(optimizer.parameters(), config.training.max_norm).factor);
   optimizer.zero_grad();
   return activations;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The folder is locked first, and data and checkpoint are read before a run's files are written. A
 // step first counts the tokens of all its micro-batches and scales the loss by the count, so
-// gradients accumulate, are reduced once and clipped. No op of a step waits for a value on the
-// host: a flag makes the update of a step that is not finite, and of all steps after it, do
-// nothing. On a device the values of steps stay there until one is logged, and the host waits for
-// those while the device has the next step to do.
+// gradients accumulate, are reduced once, and are clipped where the optimizer reads them. No op of
+// a step waits for a value on the host: a flag makes the update of a step that is not finite, and
+// of all steps after it, do nothing. On a device the values of steps stay there until one is
+// logged, and the host waits for those while the device has the next step to do.
 #include "tessera/train/run/trainer.h"
 
 #include "tessera/core/out_of_memory.h"
@@ -144,14 +144,14 @@ void Trainer::queue_step() {
   const Tensor counts = summed_counts(input, parts_.mesh, feed.share(), run_.device);  // (3)
   StepOutput output = forward_backward(model(), {input.batches, done_, feed.rows_at_once()},
                                        loss_scale(counts, c.model.dtype()), phases());
-  const Skips skips = finish_gradients(output, counts);
+  const Finished finished = finish_gradients(output, counts);
   step.not_finite = output.not_finite;
   const double factor = lr_factor(c.lr_scheduler, done_ - schedule_start_, c.training.steps);
   step.lr = c.optimizer.lr * factor;
   step.optimizer_steps = parts_.optimizer->steps();
   step.parameter_steps = parts_.optimizer->parameter_steps();
-  update(skips.update, factor);
-  queue_.push(std::move(step), output.values, skips.not_finite);
+  update(finished, factor);
+  queue_.push(std::move(step), output.values, finished.not_finite);
   if (done_ + 1 < c.training.steps) parts_.feed->look_ahead(phases());  // a device still computes
 }
 
@@ -164,11 +164,12 @@ StepInput Trainer::next_input() {
   }
 }
 
-Trainer::Skips Trainer::finish_gradients(StepOutput& output, const Tensor& counts) {
+Trainer::Finished Trainer::finish_gradients(StepOutput& output, const Tensor& counts) {
   const auto phase = monitor_->phase("gradients");
   const NoGrad guard;
   StepValues& values = output.values;
-  const Tensor norm = optim::clip_grad_norm_(parts_.parameters, run_.config.training.max_norm);
+  const auto [norm, grad_factor] =
+      optim::grad_norm(parts_.parameters, run_.config.training.max_norm);
   Tensor skip = logical_not(logical_and(isfinite(values.joined(0)), isfinite(norm)));
   values.append(std::string(kNormValue), norm);
   values.append(std::string(kFlopsValue), select(counts, 0, 2));
@@ -182,14 +183,14 @@ Trainer::Skips Trainer::finish_gradients(StepOutput& output, const Tensor& count
   const Tensor idle = logical_or(skip, targets == 0);  // without targets there is nothing to learn
   model().before_optimizer_step(output.load, idle);
   for (const auto& [name, value] : model().statistics(output.load)) values.append(name, value);
-  return {skip, idle};
+  return {skip, idle, grad_factor};
 }
 
-void Trainer::update(const Tensor& skip, double lr_factor) {
+void Trainer::update(const Finished& finished, double lr_factor) {
   const auto phase = monitor_->phase("optimizer");
   optim::Optimizer& optimizer = *parts_.optimizer;
   optimizer.set_lr_factor(lr_factor);
-  optimizer.step(skip);
+  optimizer.step(finished.skip, finished.grad_factor);
   optimizer.zero_grad();
 }
 

@@ -69,14 +69,17 @@ class TESSERA_API Trainer {
   // The parts of a step, in order.
   void queue_step();
   [[nodiscard]] StepInput next_input();
-  struct Skips {
-    Tensor not_finite;  ///< () bool: the step, or one before it
-    Tensor update;      ///< () bool: that, or no token has a target
+  /// What the update needs to know; nobody has read it on the host.
+  struct Finished {
+    Tensor not_finite;   ///< () bool: the step, or one before it
+    Tensor skip;         ///< () bool: that, or no token has a target
+    Tensor grad_factor;  ///< () f64: of clipping
   };
-  /// Clips the gradients, lets the model act before its update, and adds the values of the step
-  /// besides its losses.
-  [[nodiscard]] Skips finish_gradients(StepOutput& output, const Tensor& counts);
-  void update(const Tensor& skip, double lr_factor);
+  /// Takes the norm of the gradients, lets the model act before its update, and adds the values of
+  /// the step besides its losses.
+  [[nodiscard]] Finished finish_gradients(StepOutput& output, const Tensor& counts);
+  /// Clips the gradients while it reads them.
+  void update(const Finished& finished, double lr_factor);
   /// Records the steps whose values were on their way.
   void finish_reading();
   /// Goes back to before a step that was not finite, and says why it was not.
