@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA layer_norm: in forward, a block takes a row.
 #include "tessera/kernels/layer_norm/layer_norm.h"
+#include "tessera/kernels/norms/norm_backward.cuh"
 #include "tessera/kernels/shared/block_reduce.cuh"
-#include "tessera/kernels/shared/norm_backward.cuh"
 
 namespace tessera::op {
 namespace {

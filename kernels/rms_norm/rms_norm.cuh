@@ -3,9 +3,9 @@
 // layer_norm without its mean.
 #pragma once
 
+#include "tessera/kernels/norms/norm_backward.cuh"
 #include "tessera/kernels/rms_norm/rms_norm.h"
 #include "tessera/kernels/shared/block_reduce.cuh"
-#include "tessera/kernels/shared/norm_backward.cuh"
 #include "tessera/kernels/vector_math.h"
 
 namespace tessera::op::rms_norm_cuda {

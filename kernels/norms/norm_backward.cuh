@@ -4,8 +4,8 @@
 // weight and bias: no atomics, the same bits on every run.
 #pragma once
 
-#include "tessera/kernels/shared/norm_rows.cuh"
-#include "tessera/kernels/shared/weight_chunks.cuh"
+#include "tessera/kernels/norms/join_chunks.cuh"
+#include "tessera/kernels/norms/norm_rows.cuh"
 
 namespace tessera {
 
