@@ -26,15 +26,10 @@ void Permutation::cuda(Tensors, Outputs y, Stream stream) const {
   auto* weights = static_cast<uint64_t*>(buffer.raw_device_data()) + 2 * n;
   uint64_t* sorted_weights = weights + n;
   launch(make_weights, blocks_for(n), kThreads, 0, stream, *this, weights, places);
-  size_t bytes = 0;
-  const auto run = [&](void* scratch) {
-    check_cuda(cub::DeviceRadixSort::SortPairs(scratch, bytes, weights, sorted_weights, places,
-                                               sorted, n, 0, 64, handle(stream)),
-               name);
-  };
-  run(nullptr);
-  const Tensor scratch = empty({static_cast<int64_t>(bytes) + 1}, DType::u8, on);
-  run(scratch.raw_device_data());
+  with_scratch(name, on, [&](void* scratch, size_t& bytes) {
+    return cub::DeviceRadixSort::SortPairs(scratch, bytes, weights, sorted_weights, places, sorted,
+                                           n, 0, 64, handle(stream));
+  });
   TESSERA_CUDA_CALL(cudaMemcpyAsync(y[0].raw_device_data(), sorted + begin,
                                     static_cast<size_t>(count) * sizeof(int64_t),
                                     cudaMemcpyDeviceToDevice, handle(stream)));

@@ -93,6 +93,15 @@ inline Tensor row_major(const Tensor& x, Stream stream) {
   return y;
 }
 
+/// Calls run(scratch, bytes) twice, as CUB wants it: without scratch memory, to say in `bytes` how
+/// much it needs, and with it. The memory goes back in the order of the stream.
+template <class F> void with_scratch(std::string_view op, Device device, F run) {
+  size_t bytes = 0;
+  check_cuda(run(nullptr, bytes), op);
+  const Tensor scratch = empty({static_cast<int64_t>(bytes) + 1}, DType::u8, device);
+  check_cuda(run(scratch.raw_device_data(), bytes), op);
+}
+
 /// A tensor seen as (outer, n, inner) around `dim`; a 0-dim one as (1, 1, 1).
 struct DimView {
   int64_t outer = 1, n = 1, inner = 1;

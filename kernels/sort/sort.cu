@@ -38,8 +38,6 @@ __global__ void make_ends(int64_t* ends, int64_t segments, int64_t n) {
   for (int64_t i = first_item(); i <= segments; i += item_step()) ends[i] = i * n;
 }
 
-Tensor bytes_on(Device device, int64_t bytes) { return empty({bytes}, DType::u8, device); }
-
 }  // namespace
 
 void Sort::cuda(Tensors in, Outputs y, Stream stream) const {
@@ -61,27 +59,23 @@ void Sort::cuda(Tensors in, Outputs y, Stream stream) const {
   if (columns > 1) launch(make_ends, blocks_for(group + 1), kThreads, 0, stream, end, group, v.n);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     using Key = order_key_t<T>;
-    const Tensor buffer = bytes_on(device, 2 * total * static_cast<int64_t>(sizeof(Key)));
+    const Tensor buffer = empty({2 * total * static_cast<int64_t>(sizeof(Key))}, DType::u8, device);
     Key *keys = static_cast<Key*>(buffer.raw_device_data()), *sorted_keys = keys + total;
     launch(make_keys<T>, blocks_for(total), kThreads, 0, stream, x.device_data<T>(), keys, from,
            total, v.n, v.inner, descending);
-    size_t bytes = 0;
     const int bits = order_bits<T>(bound);
-    const auto run = [&](void* scratch, int64_t column) {
+    for (int64_t column = 0; column < columns; column += group) {
       const int64_t count = std::min(group, columns - column), at = column * v.n;
-      check_cuda(columns == 1
-                     ? cub::DeviceRadixSort::SortPairs(scratch, bytes, keys, sorted_keys, from,
-                                                       sorted, v.n, 0, bits, handle(stream))
-                     : cub::DeviceSegmentedRadixSort::SortPairs(
-                           scratch, bytes, keys + at, sorted_keys + at, from + at, sorted + at,
-                           static_cast<int>(count * v.n), static_cast<int>(count), end, end + 1, 0,
-                           bits, handle(stream)),
-                 name);
-    };
-    run(nullptr, 0);
-    const Tensor scratch = bytes_on(device, static_cast<int64_t>(bytes) + 1);
-    for (int64_t column = 0; column < columns; column += group)
-      run(scratch.raw_device_data(), column);
+      with_scratch(name, device, [&](void* scratch, size_t& bytes) {
+        return columns == 1
+                   ? cub::DeviceRadixSort::SortPairs(scratch, bytes, keys, sorted_keys, from,
+                                                     sorted, v.n, 0, bits, handle(stream))
+                   : cub::DeviceSegmentedRadixSort::SortPairs(
+                         scratch, bytes, keys + at, sorted_keys + at, from + at, sorted + at,
+                         static_cast<int>(count * v.n), static_cast<int>(count), end, end + 1, 0,
+                         bits, handle(stream));
+      });
+    }
     launch(fetch<T>, blocks_for(total), kThreads, 0, stream, x.device_data<T>(), sorted,
            y[0].device_data<T>(), y[1].device_data<int64_t>(), total, v.n, v.inner);
   });
