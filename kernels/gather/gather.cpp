@@ -208,6 +208,9 @@ Grads ScatterAdd::vjp(const Saved& s, const Grads& dy, Needs needs) const {
 }
 
 std::vector<Sample<ScatterAdd>> ScatterAdd::samples() {
+  // A long index, each place of a line elsewhere.
+  std::vector<double> apart(40);
+  for (size_t j = 0; j < apart.size(); ++j) apart[j] = static_cast<double>(j * 7 % 48);
   return {
       {ScatterAdd{1, 0}, {arg({5, 7}), index_arg({5, 6}, 0, 7), arg({5, 6})}},
       {ScatterAdd{0, 0}, {arg({7, 5}), index_arg({9, 5}, 0, 7), arg({9, 5})}},
@@ -216,6 +219,10 @@ std::vector<Sample<ScatterAdd>> ScatterAdd::samples() {
       {ScatterAdd{1, 0}, {arg({6, 7, 5}), index_arg({5, 8, 5}, 0, 7), arg({5, 8, 5})}},
       {ScatterAdd{1, 7}, {no_arg(), index_arg({5, 6}, 0, 7), arg({5, 6})}},
       {ScatterAdd{-2, 6}, {no_arg(), index_arg({5, 8, 7}, 0, 6), arg({5, 8, 7})}},
+      {ScatterAdd{1, 0}, {arg({5, 6}), index_arg({5, 70}, 0, 6), arg({5, 70})}},
+      {ScatterAdd{0, 0}, {arg({5, 9}), index_arg({37, 7}, 0, 5), arg({37, 7})}},
+      {ScatterAdd{1, 5}, {no_arg(), index_arg({3, 37, 5}, 0, 5), arg({3, 37, 5})}},
+      {ScatterAdd{1, 48}, {no_arg(), arg({8, 40}).listed(apart).as(DType::i64), arg({8, 40})}},
       known(ScatterAdd{1, 0},
             {arg({2, 3}).listed({1, 2, 3, 4, 5, 6}),
              arg({2, 2}).listed({2, 0, 1, 1}).as(DType::i64), arg({2, 2}).listed({10, 20, 30, 40})},

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA gather and scatter_add. scatter_add gives a thread one line and adds in index order: no
-// atomics.
+// CUDA gather and scatter_add, which adds in the order of the index: no atomics.
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/gather/gather.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/shared/block_reduce.cuh"
-#include "tessera/kernels/shared/index_lines.cuh"
+#include "tessera/kernels/shared/index_places.cuh"
 
 namespace tessera::op {
 namespace {
@@ -50,22 +49,33 @@ void Gather::cuda(Tensors in, Outputs y, Stream stream) const {
 
 void ScatterAdd::cuda(Tensors in, Outputs y, Stream stream) const {
   if (y[0].numel() == 0) return;
-  const auto zero = [&](Tensor& x) {
-    Fill{x.shape(), x.dtype(), x.device(), 0}.cuda({}, Outputs(&x, 1), stream);
-  };
-  const bool given = in[0].defined();
-  if (in[1].numel() == 0) return given ? copy_strided(in[0], y[0], stream) : zero(y[0]);
   const Tensor &index = in[1], &src = in[2];
+  const auto begin = [&](Tensor& sums) {
+    if (!in[0].defined())
+      Fill{sums.shape(), sums.dtype(), sums.device(), 0}.cuda({}, Outputs(&sums, 1), stream);
+    else if (sums.dtype() != in[0].dtype())
+      Cast{{}, sums.dtype()}.cuda(in.first(1), Outputs(&sums, 1), stream);
+    else copy_strided(in[0], sums, stream);
+  };
+  if (index.numel() == 0) return begin(y[0]);
+  const int d = normalize_dim(dim, index.rank(), name);
   dispatch<dtypes>(src.dtype(), [&]<class T>() {
     using C = compute_t<T>;
+    const T* from = src.device_data<T>();
+    if (!follows_lines(index.shape(), d)) {
+      begin(y[0]);
+      const SortedPlaces sorted(name, LinePointers(y[0], index, src, d), index.numel(),
+                                y[0].numel(), y[0].device(), stream);
+      launch(join_places<T, SumOf>, blocks_for(index.numel()), kThreads, 0, stream, sorted.runs,
+             from, y[0].device_data<T>(), SumOf{});
+      return;
+    }
     constexpr bool kNarrow = !std::is_same_v<C, T>;
     Tensor sums = kNarrow ? empty(y[0].shape(), dtype_of<C>, y[0].device()) : y[0];
-    if (!given) zero(sums);
-    else if constexpr (kNarrow) Cast{{}, dtype_of<C>}.cuda(in.first(1), Outputs(&sums, 1), stream);
-    else copy_strided(in[0], sums, stream);
-    const DeviceLines lines(sums, index, src, normalize_dim(dim, index.rank(), name));
+    begin(sums);
+    const DeviceLines lines(sums, index, src, d);
     launch(scatter_kernel<T>, blocks_for(lines.count, 64), 64, 0, stream, lines,
-           index.device_data<int64_t>(), src.device_data<T>(), sums.device_data<C>());
+           index.device_data<int64_t>(), from, sums.device_data<C>());
     if constexpr (kNarrow) Cast{{}, dtype_of<T>}.cuda(Tensors(&sums, 1), y, stream);
   });
 }

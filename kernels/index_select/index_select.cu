@@ -5,11 +5,8 @@
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/index_select/index_select.h"
 #include "tessera/kernels/shared/block_reduce.cuh"
+#include "tessera/kernels/shared/index_places.cuh"
 #include "tessera/kernels/shared/pack.cuh"
-
-#include <cub/device/device_radix_sort.cuh>
-
-#include <bit>
 
 namespace tessera::op {
 namespace {
@@ -26,15 +23,13 @@ __global__ void select_kernel(const T* x, const int64_t* index, T* y, int64_t to
   }
 }
 
-// A place that points outside [0, n) comes last.
-__global__ void make_keys(const int64_t* index, uint64_t* keys, int64_t* places, int64_t m,
-                          int64_t n) {
-  for (int64_t j = first_item(); j < m; j += item_step()) {
-    const int64_t at = index[j];
-    keys[j] = static_cast<uint64_t>(at >= 0 && at < n ? at : n);
-    places[j] = j;
+struct SlicePointers {
+  const int64_t* index;
+  int64_t n;
+  __device__ Pointer operator()(int64_t j) const {
+    return {index[j] >= 0 && index[j] < n ? index[j] : -1, j};
   }
-}
+};
 
 // starts[at]: how many keys are below `at`, found by bisection.
 __global__ void find_starts(const uint64_t* sorted, int64_t* starts, int64_t m, int64_t n) {
@@ -48,34 +43,6 @@ __global__ void find_starts(const uint64_t* sorted, int64_t* starts, int64_t m, 
     starts[at] = low;
   }
 }
-
-/// The places of an index (m), those that point at `at` from starts[at] to starts[at + 1].
-struct Groups {
-  Tensor buffer;
-  const int64_t *places, *starts;
-
-  Groups(const Tensor& index, int64_t n, Stream stream) {
-    const int64_t m = index.numel();
-    buffer = empty({4 * m + n + 1}, DType::i64, index.device());
-    auto* keys = static_cast<uint64_t*>(buffer.raw_device_data());
-    uint64_t* sorted_keys = keys + m;
-    int64_t *from = buffer.device_data<int64_t>() + 2 * m, *sorted = from + m, *ends = sorted + m;
-    places = sorted, starts = ends;
-    launch(make_keys, blocks_for(m), kThreads, 0, stream, index.device_data<int64_t>(), keys, from,
-           m, n);
-    size_t bytes = 0;
-    const auto sort = [&](void* scratch) {
-      const int bits = std::bit_width(static_cast<uint64_t>(n));
-      check_cuda(cub::DeviceRadixSort::SortPairs(scratch, bytes, keys, sorted_keys, from, sorted, m,
-                                                 0, bits, handle(stream)),
-                 IndexAdd::name);
-    };
-    sort(nullptr);
-    const Tensor scratch = empty({static_cast<int64_t>(bytes) + 1}, DType::u8, index.device());
-    sort(scratch.raw_device_data());
-    launch(find_starts, blocks_for(n + 1), kThreads, 0, stream, sorted_keys, ends, m, n);
-  }
-};
 
 // A thread sums kPack neighbours, narrow floats in f32. `x`: null if it is zero. (outer, n, inner)
 // = (outer, n, inner) + some of (outer, m, inner).
@@ -100,16 +67,9 @@ __global__ void add_kernel(const T* x, const T* src, T* y, const int64_t* places
 #pragma unroll
       for (int e = 0; e < kPack; ++e) sums[e] = static_cast<C>(base.v[e]);
     }
-    int64_t j = starts[at];
-    const int64_t end = starts[at + 1];
-    for (; j + kAhead <= end; j += kAhead) {
-      Pack<T, kPack> more[kAhead];
-#pragma unroll
-      for (int a = 0; a < kAhead; ++a) more[a] = load_pack<kPack>(from + places[j + a] * inner);
-#pragma unroll
-      for (int a = 0; a < kAhead; ++a) add(more[a]);
-    }
-    for (; j < end; ++j) add(load_pack<kPack>(from + places[j] * inner));
+    each_place<kAhead>(
+        places, starts[at], starts[at + 1],
+        [&](int64_t place) { return load_pack<kPack>(from + place * inner); }, add);
     Pack<T, kPack> sum;
 #pragma unroll
     for (int e = 0; e < kPack; ++e) sum.v[e] = static_cast<T>(sums[e]);
@@ -140,7 +100,12 @@ void IndexAdd::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor index = row_major(in[1], stream), src = row_major(in[2], stream),
                x = given ? row_major(in[0], stream) : Tensor();
   const DimView v(y[0].shape(), dim, name);
-  const Groups groups(index, v.n, stream);
+  const int64_t m = index.numel();
+  const SortedPlaces sorted(name, SlicePointers{index.device_data<int64_t>(), v.n}, m, v.n,
+                            index.device(), stream);
+  const Tensor starts = empty({v.n + 1}, DType::i64, index.device());
+  launch(find_starts, blocks_for(v.n + 1), kThreads, 0, stream, sorted.runs.keys,
+         starts.device_data<int64_t>(), m, v.n);
   dispatch<dtypes>(src.dtype(), [&]<class T>() {
     const T *from = src.device_data<T>(), *base = given ? x.device_data<T>() : nullptr;
     T* to = y[0].device_data<T>();
@@ -150,7 +115,7 @@ void IndexAdd::cuda(Tensors in, Outputs y, Stream stream) const {
         [&]<int kPack>() {
           const int64_t items = y[0].numel() / kPack;
           launch(add_kernel<T, kPack>, blocks_for(items), kThreads, 0, stream, base, from, to,
-                 groups.places, groups.starts, items, v.n, index.numel(), v.inner);
+                 sorted.runs.places, starts.device_data<int64_t>(), items, v.n, m, v.inner);
         },
         static_cast<const T*>(to), from, base);
   });

@@ -45,6 +45,13 @@ std::vector<Arg> listed(std::vector<double> x, std::vector<double> index, std::v
           arg(m).listed(std::move(src))};
 }
 
+// The same of a long index, each place of a line elsewhere.
+std::vector<Arg> apart() {
+  std::vector<double> index(40);
+  for (size_t j = 0; j < index.size(); ++j) index[j] = static_cast<double>(j * 7 % 48);
+  return {arg({8, 48}), arg({8, 40}).listed(std::move(index)).as(DType::i64), arg({8, 40})};
+}
+
 // What every op of the room refuses.
 template <class Op> void add_bad(std::vector<Sample<Op>>& all, Op op) {
   op.dim = 1;
@@ -97,6 +104,9 @@ std::vector<Sample<Scatter>> Scatter::samples() {
       {Scatter{-2}, operands({5, 6, 7}, {5, 8, 7}, 6)},
       {Scatter{1}, operands({6, 7, 5}, {5, 8, 5}, 7)},
       {Scatter{0}, operands({19}, {37}, 19)},
+      {Scatter{1}, operands({5, 6}, {5, 70}, 6)},
+      {Scatter{0}, operands({5, 9}, {37, 7}, 5)},
+      {Scatter{1}, apart()},
       timed(Scatter{1}, operands({1024, 1024}, {1024, 1024}, 1024)),
       timed(Scatter{0}, operands({1024, 1024}, {1024, 1024}, 1024)),
       known(Scatter{0}, listed({1, 2, 3, 4}, {2, 0, 2}, {7, 8, 9}), {{8, 2, 9, 4}}),
@@ -153,6 +163,9 @@ std::vector<Sample<ScatterBackward>> ScatterBackward::samples() {
       {ScatterBackward{0}, {arg({7, 5}), index_arg({9, 5}, 0, 7)}},
       {ScatterBackward{-2}, {arg({5, 6, 7}), index_arg({5, 8, 7}, 0, 6)}},
       {ScatterBackward{1}, {arg({6, 7, 5}), index_arg({5, 8, 5}, 0, 7)}},
+      {ScatterBackward{1}, {arg({5, 6}), index_arg({5, 70}, 0, 6)}},
+      {ScatterBackward{0}, {arg({5, 9}), index_arg({37, 7}, 0, 5)}},
+      {ScatterBackward{1}, {apart()[0], apart()[1]}},
       timed(ScatterBackward{1}, {arg({1024, 1024}), index_arg({1024, 1024}, 0, 1024)}),
       known(ScatterBackward{0},
             {arg({4}).listed({1, 2, 3, 4}), arg({3}).listed({2, 0, 2}).as(DType::i64)},
@@ -258,7 +271,7 @@ Grads ScatterReduce::vjp(const Saved& s, const Grads& dy, Needs needs) const {
 
 std::vector<Sample<ScatterReduce>> ScatterReduce::samples() {
   using J = ScatterJoin;
-  const auto apart = [](std::vector<Arg> in) {  // no ties, no products near zero
+  const auto untied = [](std::vector<Arg> in) {  // no ties, no products near zero
     in[0] = in[0].listed({-7.0625, 3.1875, 0.9375, -2.8125, 6.0625, -0.3125, 1.6875});
     in[2] = in[2].distinct();
     return in;
@@ -271,8 +284,11 @@ std::vector<Sample<ScatterReduce>> ScatterReduce::samples() {
   std::vector<Sample<ScatterReduce>> all{
       {ScatterReduce{1, J::prod}, factors(operands({5, 7}, {5, 6}, 7))},
       {ScatterReduce{-2, J::prod}, factors(operands({5, 6, 7}, {5, 8, 7}, 6))},
-      {ScatterReduce{0, J::amax}, apart(operands({7, 5}, {9, 5}, 7))},
-      {ScatterReduce{1, J::amin}, apart(operands({6, 7, 5}, {5, 8, 5}, 7))},
+      {ScatterReduce{0, J::amax}, untied(operands({7, 5}, {9, 5}, 7))},
+      {ScatterReduce{1, J::amin}, untied(operands({6, 7, 5}, {5, 8, 5}, 7))},
+      {ScatterReduce{0, J::prod}, factors(operands({5, 9}, {37, 7}, 5))},
+      {ScatterReduce{1, J::prod}, factors(apart())},
+      {ScatterReduce{1, J::amax}, untied(operands({5, 6}, {5, 70}, 6))},
       timed(ScatterReduce{1, J::prod}, operands({1024, 1024}, {1024, 1024}, 1024)),
       timed(ScatterReduce{1, J::amax}, operands({1024, 1024}, {1024, 1024}, 1024)),
       known(ScatterReduce{0, J::prod}, listed({1, 2, 3}, {2, 0, 2}, {7, 4, 2}), {{4, 2, 42}}),
