@@ -125,17 +125,28 @@ std::vector<Sample<IndexPut>> IndexPut::samples() {
   const Arg row = arg({3}).listed({1, 0, 1}).as(DType::i64);
   const Arg column = arg({3}).listed({0, 1, 0}).as(DType::i64);
   const Arg few = arg({3}).listed({7, 8, 9});
-  const Arg numbers = arg({5, 7}).as(DType::f32);
+  const Arg numbers = arg({5, 7}).as(DType::f32), pairs = arg({3, 5, 8}).as(DType::bf16);
+  const Arg third = index_arg({40}, 0, 3), fifth = index_arg({40}, 0, 5);
+  std::vector<double> all(40);  // many indices, each of another slice
+  for (size_t j = 0; j < all.size(); ++j) all[j] = static_cast<double>(j * 7 % 48);
+  const Arg apart = arg({40}).listed(std::move(all)).as(DType::i64);
   return {
       {IndexPut{false}, {arg({7, 5}), arg({9, 5}), index_arg({9}, 0, 7)}},
       {IndexPut{false}, {arg({5, 3, 6}), arg({8, 6}), index_arg({8}, 0, 5), index_arg({8}, 0, 3)}},
       {IndexPut{true}, {numbers, arg({9, 7}).as(DType::f32), index_arg({9}, 0, 5)}},
       {IndexPut{false}, {arg({6}), arg({9}), index_arg({9}, 0, 6)}},
+      {IndexPut{false}, {arg({5, 7}), arg({40, 7}), fifth}},
+      {IndexPut{true}, {numbers, arg({40, 7}).as(DType::f32), fifth}},
+      {IndexPut{false}, {arg({3, 5, 16}), arg({40, 16}), third, fifth}},
+      {IndexPut{true}, {pairs, arg({40, 8}).as(DType::bf16), third, fifth}},
+      {IndexPut{false}, {arg({48, 7}), arg({40, 7}), apart}},
       known(IndexPut{false}, {x, values, rows}, {{30, 40, 2, 3, 50, 60}}),
       known(IndexPut{true}, {x.as(DType::i64), values.as(DType::i64), rows},
             {{30, 41, 2, 3, 64, 85}}),
       known(IndexPut{false}, {x, few, row, column}, {{0, 8, 9, 3, 4, 5}}),
       timed(IndexPut{false}, {arg({4096, 1024}), arg({4096, 1024}), index_arg({4096}, 0, 4096)}),
+      timed(IndexPut{true}, {arg({7, 1024}).as(DType::f32), arg({4096, 1024}).as(DType::f32),
+                             index_arg({4096}, 0, 7)}),
       bad(IndexPut{false}, {arg({5, 7}), arg({2, 7}), index_arg({2}, 5, 9)}, "IndexError"),
       bad(IndexPut{false}, {arg({5, 7}), arg({3, 7}), index_arg({2}, 0, 5)}, "ShapeError"),
       bad(IndexPut{false}, {arg({5, 7}), arg({2, 6}), index_arg({2}, 0, 5)}, "ShapeError"),
