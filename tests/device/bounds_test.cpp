@@ -121,6 +121,17 @@ TEST(DeviceBounds, AnIndexOutsideShowsAndHarmsNothing) {
     expect_values(scatter_add(x, 0, at, src), {31, 2, 13}, "scatter_add");
     expect_values(scatter(x, 0, at, src), {30, 2, 10}, "scatter");
     expect_values(index_zeros(3, 0, at, src), {30, 0, 10}, "index_zeros");
+    std::vector<double> many(50, outside);  // enough to be sorted
+    many[7] = 2, many[11] = 2, many[49] = 0;
+    const Tensor far = ids(many), tens = there(from_values(std::vector<double>(50, 10), {50}));
+    expect_values(scatter_add(x, 0, far, tens), {11, 2, 23}, "scatter_add of many");
+    expect_values(scatter(x, 0, far, tens), {10, 2, 10}, "scatter of many");
+    expect_values(index_add(x, 0, far, tens), {11, 2, 23}, "index_add of many");
+    for (const bool accumulate : {false, true}) {
+      const Tensor y = there(tensor({1, 2, 3}));
+      call(op::IndexPut{accumulate}, {y, tens, far});
+      expect_values(y, {accumulate ? 11.0 : 10.0, 2, accumulate ? 23.0 : 10.0}, "index_put_");
+    }
     const Tensor logits = there(zeros({2, 3})), targets = ids({1, outside});
     EXPECT_TRUE(std::isnan(cross_entropy(logits, targets).sum.item()));
     EXPECT_TRUE(std::isnan(

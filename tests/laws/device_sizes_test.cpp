@@ -152,6 +152,42 @@ TEST_F(CudaSizes, PlacesThatManyOrNonePointAt) {
   }
 }
 
+// The same of an index for each line, along either dim, and of indices that lead to slices; also
+// one of 512 elements that nearly all point at.
+TEST_F(CudaSizes, LinesThatManyOrNonePointAt) {
+  for (const auto& [m, n, step] :
+       {std::tuple(16384, 1, 0), std::tuple(2000, 7, 3), std::tuple(300, 512, 7),
+        std::tuple(900, 512, 0), std::tuple(33, 512, 1), std::tuple(0, 9, 1)}) {
+    const auto index = [&](const Shape& shape) {
+      std::vector<double> at(static_cast<size_t>(shape.numel()));
+      for (size_t i = 0; i < at.size(); ++i)
+        at[i] = i % 293 == 5 ? n - 1 : static_cast<double>(i * step % n);
+      return from_values(at, shape, DType::i64);
+    };
+    for (const DType t : {DType::f32, DType::bf16}) {
+      for (const int dim : {0, 1}) {
+        const Shape x = dim ? Shape{3, n} : Shape{n, 3}, src = dim ? Shape{2, m} : Shape{m, 2};
+        alike({random(x, t), index(src), random(src, t)}, [&](const TensorVector& in) {
+          TensorVector all{scatter_add(in[0], dim, in[1], in[2]), scatter(in[0], dim, in[1], in[2]),
+                           scatter_zeros(n, dim, in[1], in[2])};
+          for (const auto join : {op::ScatterJoin::prod, op::ScatterJoin::amax})
+            all.push_back(call(op::ScatterReduce{dim, join}, {in[0], in[1], in[2]}));
+          for (const Tensor& g : call(op::ScatterBackward{dim}, {in[0], in[1]})) all.push_back(g);
+          return all;
+        });
+      }
+      for (const int64_t d : {1, 7, 16}) {
+        alike({random({n, d}, t), random({n, d}, t), random({m, d}, t), index({m})},
+              [](const TensorVector& x) {
+                call(op::IndexPut{true}, {x[0], x[2], x[3]});
+                call(op::IndexPut{false}, {x[1], x[2], x[3]});
+                return TensorVector{x[0], x[1]};
+              });
+      }
+    }
+  }
+}
+
 // Of one logit, of fewer than a pack, of packs and a rest; of no tokens, and of several chunks.
 TEST_F(CudaSizes, VocabulariesOfAnySize) {
   for (const DType t : {DType::f32, DType::bf16}) {
