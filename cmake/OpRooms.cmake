@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # op_rooms(<room>...): the rooms of kernels/. A room is complete or the configuration fails: <room>/<room>.{h,cpp,cu} and
-# <room>_test.cpp must exist, and a folder that is not listed is an error (but for `cudnn`, `mask`, `shared`, `products` and those that begin with `_`).
+# <room>_test.cpp must exist, and a folder that is not listed is an error (but for `cudnn`, `mask`, `norms`, `shared`, `products` and those that begin with `_`).
 # Writes tessera/kernels/rooms.h, which includes every room and lists their ops as `tessera::KernelRooms`: what the op
 # tables are made of, and the umbrella header.
 # With TESSERA_INCOMPLETE_ROOMS a gap is a warning, and a room without header or CPU source is left out.
@@ -26,7 +26,7 @@ function(op_rooms)
   endforeach()
 
   file(GLOB folders CONFIGURE_DEPENDS LIST_DIRECTORIES true RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} *)
-  list(FILTER folders EXCLUDE REGEX "^[_.]|\\.|^(cudnn|mask|shared|products)$")
+  list(FILTER folders EXCLUDE REGEX "^[_.]|\\.|^(cudnn|mask|norms|shared|products)$")
   foreach(folder IN LISTS folders)
     if(NOT folder IN_LIST ARGN AND IS_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/${folder})
       message(${severity} "kernels/${folder} exists but is not in op_rooms(...) of kernels/CMakeLists.txt: add its name "
