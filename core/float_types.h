@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Storage types narrower than f32: bf16, f16, f8_e4m3 (finite-only, OCP "fn") and f8_e5m2.
 // They only convert, by round-to-nearest-even; arithmetic is done in f32. Integer bit work alone,
-// so that the same header gives the same bits on every instruction set and on the GPU. Source: OCP
-// 8-bit floating point 1.0.
+// so that the same header gives the same bits on every instruction set. A GPU has instructions for
+// bf16 and f16: the same bits but for NaN, which has one form there. Source: OCP 8-bit floating
+// point 1.0.
 #pragma once
 
 #include "tessera/core/api.h"
 
 #include <bit>
 #include <cstdint>
+
+#if defined(__CUDACC__) && defined(__CUDA_ARCH__)  // an emulated device is no compiler for one
+#define TESSERA_DEVICE_CONVERSIONS
+#endif
 
 namespace tessera {
 
@@ -17,6 +22,13 @@ namespace detail {
 // Narrows f32 to a float of `E` exponent and `M` mantissa bits. `kFinite`: no infinities, all-ones
 // is NaN (e4m3fn).
 template <int E, int M, bool kFinite> TESSERA_HD uint32_t narrow_float(float value) {
+#ifdef TESSERA_DEVICE_CONVERSIONS
+  if constexpr (E == 5 && M == 10) {
+    uint16_t narrow;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow) : "f"(value));
+    return narrow;
+  }
+#endif
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 31) << (E + M);
   const uint32_t magnitude = bits & 0x7fffffffu;
@@ -42,6 +54,13 @@ template <int E, int M, bool kFinite> TESSERA_HD uint32_t narrow_float(float val
 }
 
 template <int E, int M, bool kFinite> TESSERA_HD float widen_float(uint32_t bits) {
+#ifdef TESSERA_DEVICE_CONVERSIONS
+  if constexpr (E == 5 && M == 10) {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(static_cast<uint16_t>(bits)));
+    return wide;
+  }
+#endif
   constexpr int kBias = (1 << (E - 1)) - 1;
   const uint32_t sign = (bits >> (E + M)) << 31;
   const uint32_t magnitude = bits & ((1u << (E + M)) - 1);
@@ -69,9 +88,13 @@ struct bf16 {
   bf16() = default;
   // Branch-free so that conversion loops vectorise: NaN keeps its top bits and gets a quiet bit.
   TESSERA_HD explicit bf16(float value) {
+#ifdef TESSERA_DEVICE_CONVERSIONS
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+#else
     const uint32_t b = std::bit_cast<uint32_t>(value);
     const uint32_t r = value != value ? b | 0x400000u : b + 0x7fffu + ((b >> 16) & 1u);
     bits = static_cast<uint16_t>(r >> 16);
+#endif
   }
   TESSERA_HD operator float() const {
     return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
@@ -90,5 +113,6 @@ TESSERA_NARROW_FLOAT(f16, uint16_t, 5, 10, false);
 TESSERA_NARROW_FLOAT(f8_e4m3, uint8_t, 4, 3, true);
 TESSERA_NARROW_FLOAT(f8_e5m2, uint8_t, 5, 2, false);
 #undef TESSERA_NARROW_FLOAT
+#undef TESSERA_DEVICE_CONVERSIONS
 
 }  // namespace tessera
