@@ -11,7 +11,8 @@
 #include <bit>
 #include <cstdint>
 
-#if defined(__CUDACC__) && defined(__CUDA_ARCH__)  // an emulated device is no compiler for one
+// Emulated devices define __CUDA_ARCH__ too, but their compiler has no PTX.
+#if defined(__CUDACC__) && defined(__CUDA_ARCH__)
 #define TESSERA_DEVICE_CONVERSIONS
 #endif
 

@@ -50,6 +50,11 @@ void check(std::string_view name, DTypeSet dtypes, bool heads_inner, Metas in) {
                      " values, on a device of up to ", kMostHeadSize, ": ", all(),
                      "; use more and smaller heads, or the CPU");
   }
+  constexpr int64_t kMostTokens = int64_t{1} << 30;
+  if (in[0].device.is_cuda() && std::max(z.t, z.s) > kMostTokens) {
+    fail<ShapeError>(name, "a sequence has ", std::max(z.t, z.s), " tokens, on a device of up to ",
+                     kMostTokens, ": ", all(), "; cut it over ranks");
+  }
   if (z.h_kv == 0 ? z.h != 0 : z.h % z.h_kv != 0) {
     fail<ShapeError>(name, "the ", z.h, " query heads must be a multiple of the ", z.h_kv,
                      " key heads, ", order, ": ", all());

@@ -11,7 +11,8 @@ namespace {
 template <class T> struct Operands {
   Heads<const T> q, k, v, dout;
   const float *lse, *delta;
-  bool aligned, rows_aligned;  // 16 bytes at a time may be read, of operands and of lse and delta
+  bool aligned,
+      numbers_aligned;  // 16 bytes at a time may be read, of operands and of lse and delta
 };
 
 // lse in powers of 2, infinite in rows that see nothing: their weights are 0.
@@ -161,7 +162,7 @@ __device__ __forceinline__ void load_rows(float (&to)[kStep], const float* from,
   const int i = threadIdx.x * 4;
   if (i >= kStep) return;
   if (aligned) {
-    const int inside = left - i < 0 ? 0 : left - i < 4 ? left - i : 4;
+    const int inside = min(max(left - i, 0), 4);
     cp_async(&to[i], inside ? from + i : from, inside * static_cast<int>(sizeof(float)));
   } else {
     for (int j = i; j < i + 4; ++j) to[j] = j < left ? from[j] : 0;
@@ -200,8 +201,8 @@ __global__ void __launch_bounds__(KeyShape<kD>::kThreads)
                                        in.aligned);
     const int64_t at = (b * z.heads + head) * z.queries + query;
     const int left = z.queries - query < kStep ? static_cast<int>(z.queries - query) : kStep;
-    load_rows(to.lse, in.lse + at, left, in.rows_aligned);
-    load_rows(to.delta, in.delta + at, left, in.rows_aligned);
+    load_rows(to.lse, in.lse + at, left, in.numbers_aligned);
+    load_rows(to.delta, in.delta + at, left, in.numbers_aligned);
   };
   walk(steps, load, [&](int step, int stage, const BlockSeen& seen) {
     const auto& now = shared.at[stage];

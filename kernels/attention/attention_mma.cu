@@ -18,24 +18,26 @@ template <class T, int kD> struct Shared {
 };
 
 // The scores of a warp's rows become weights, powers of 2 above a base that follows the rows'
-// maxima. It may stay behind by kSlack, so that what was summed is seldom multiplied again.
+// greatest scores. It may stay behind by kSlack, so that what was summed is seldom multiplied
+// again. Scores count times `scale`; taken from the base before, large ones do not lose their
+// difference.
 template <int kM, int kStep, int kD> struct Softmax {
   static constexpr float kSlack = 8;
+  const float scale, nothing;     // of a score that counts for nothing
   float base[kM][2], sum[kM][2];  // of a row and, of its sum, this thread's part
 
-  __device__ Softmax() {
+  __device__ explicit Softmax(float s) : scale(s), nothing(s >= 0 ? -kInfinity : kInfinity) {
     for (int m = 0; m < kM; ++m)
-      for (int half = 0; half < 2; ++half) base[m][half] = -kInfinity, sum[m][half] = 0;
+      for (int half = 0; half < 2; ++half) base[m][half] = nothing, sum[m][half] = 0;
   }
-  /// Scores count times `scale`.
-  __device__ __forceinline__ void take(Sums<kM, kStep>& scores, Sums<kM, kD>& out, float scale) {
+  __device__ __forceinline__ void take(Sums<kM, kStep>& scores, Sums<kM, kD>& out) {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float high = row_max(greatest(scores, m, half, scale) * scale);
-        if (high > base[m][half] + kSlack) {
-          const float rescale = exp2_approx(base[m][half] - high);
+        const float high = greatest(scores, m, half);
+        if ((high - base[m][half]) * scale > kSlack) {
+          const float rescale = exp2_approx((base[m][half] - high) * scale);
           base[m][half] = high;
           sum[m][half] *= rescale;
 #pragma unroll
@@ -44,26 +46,27 @@ template <int kM, int kStep, int kD> struct Softmax {
             out.at[m][j][half * 2 + 1] *= rescale;
           }
         }
-        const float from = base[m][half] == -kInfinity ? 0 : base[m][half];
+        const float from = base[m][half] == nothing ? 0 : base[m][half];
 #pragma unroll
         for (int j = 0; j < kStep / 8; ++j) {
 #pragma unroll
           for (int e = half * 2; e < half * 2 + 2; ++e) {
             float& score = scores.at[m][j][e];
-            sum[m][half] += score = exp2_approx(vmath::fma(score, scale, -from));
+            sum[m][half] += score = exp2_approx((score - from) * scale);
           }
         }
       }
     }
   }
-  /// Of this thread's scores of a row the greatest, the least if `scale` turns them.
-  static __device__ __forceinline__ float greatest(const Sums<kM, kStep>& scores, int m, int half,
-                                                   float scale) {
+  /// Of a row the greatest score, the least if `scale` turns them.
+  __device__ __forceinline__ float greatest(const Sums<kM, kStep>& scores, int m, int half) const {
     float x = scores.at[m][0][half * 2];
     const auto join = [&](auto f) {
 #pragma unroll
       for (int j = 0; j < kStep / 8; ++j)
         x = f(f(x, scores.at[m][j][half * 2]), scores.at[m][j][half * 2 + 1]);
+      x = f(x, __shfl_xor_sync(0xffffffffu, x, 1));  // four neighbouring lanes share a row
+      x = f(x, __shfl_xor_sync(0xffffffffu, x, 2));
     };
     if (scale >= 0) join([](float a, float b) { return fmaxf(a, b); });
     else join([](float a, float b) { return fminf(a, b); });
@@ -81,11 +84,10 @@ __global__ void __launch_bounds__(ForwardShape<kD>::kThreads)
   const QueryTile<S> tile(z);
   const auto [b, head, kv_head, first, row] = tile;
   const int lane = threadIdx.x % 32;
-  const float scale = static_cast<float>(z.scale) * kLog2E;
   const T *k_head = k.of(b, kv_head), *v_head = v.of(b, kv_head);
 
   Sums<kM, kD> out;
-  Softmax<kM, kStep, kD> softmax;
+  Softmax<kM, kStep, kD> softmax(static_cast<float>(z.scale) * kLog2E);
   KeySteps<S, kStep> steps(shared.seen, z, tile);
   shared.q.template load<S::kThreads>(q, q.of(b, head), first, z.queries, z.d, aligned);
   const auto load = [&](int step, int stage) {
@@ -99,12 +101,11 @@ __global__ void __launch_bounds__(ForwardShape<kD>::kThreads)
     if (seen.by != BlockSeen::kEverything || key + kStep > z.keys) {
       const CountingSums<kM, kStep, false> counting(z.mask, seen, b, first + row, key);
       const float broken = seen.by == BlockSeen::kBroken ? not_a_number<float>() : 0;
-      const float nothing = scale >= 0 ? -kInfinity : kInfinity;
       scores.each([&](int m, int half, int j, int e, float& score) {
-        score = counting.has(m, half, j, e) ? score + broken : nothing;
+        score = counting.has(m, half, j, e) ? score + broken : softmax.nothing;
       });
     }
-    softmax.take(scores, out, scale);
+    softmax.take(scores, out);
     multiply_weights<T>(out, scores, shared.at[stage].v);
   });
   float inverse[kM][2];
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(ForwardShape<kD>::kThreads)
       const int query = first + row + m * 16 + half * 8 + lane / 4;
       if (lane % 4 == 0 && query < z.queries)
         lse[(b * z.heads + head) * z.queries + query] =
-            sum == 0 ? -kInfinity : (softmax.base[m][half] + log2f(sum)) * kLn2;
+            sum == 0 ? -kInfinity : (softmax.base[m][half] * softmax.scale + log2f(sum)) * kLn2;
     }
   }
   store_rows(out, o, o.of(b, head), first + row, z.queries, z.dv,

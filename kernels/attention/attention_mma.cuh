@@ -50,7 +50,7 @@ template <class T, int kTileRows, int kD> struct alignas(16) HeadTile {
     static_assert(kThreads % kChunks == 0 && kTileRows % kAtOnce == 0);
     const int row = threadIdx.x / kChunks, c = threadIdx.x % kChunks * 8;
     const int rows = total - first < kTileRows ? static_cast<int>(total - first) : kTileRows;
-    const int inside = d - c < 0 ? 0 : d - c < 8 ? d - c : 8;
+    const int inside = min(max(d - c, 0), 8);
     // Columns behind the head's read nothing, from its first element.
     const T* from = inside ? head + static_cast<int64_t>(first + row) * x.time + c * x.d : head;
     const int64_t step = inside ? kAtOnce * x.time : 0;
@@ -185,7 +185,9 @@ __device__ void store_rows(const Sums<kM, kColumns>& sums, const Heads<T>& to, T
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) {
         const int column = first_column + j * 8 + lane % 4 * 2;
-        const float left = sums.at[m][j][half * 2] * f, right = sums.at[m][j][half * 2 + 1] * f;
+        // Nothing times an infinity is nothing: a row that sees nothing is 0.
+        const float left = f == 0 ? 0 : sums.at[m][j][half * 2] * f,
+                    right = f == 0 ? 0 : sums.at[m][j][half * 2 + 1] * f;
         T* at = head + row * to.time + column * to.d;
         if (pairs && column + 1 < d) {
           *reinterpret_cast<uint32_t*>(at) = fragment_of<T>(left, right);
@@ -228,7 +230,7 @@ template <class S> struct SeenBlocks {
 };
 
 /// The queries that a block owns, in their head, and a warp's part of them. Numbers of tokens are
-/// int in registers: keys of more would not fit into a device.
+/// int, to save registers; Attention::meta refuses more.
 template <class S> struct QueryTile {
   int batch, head, kv_head, first;
   int row = threadIdx.x / 32 * S::kWarpRows;
@@ -296,14 +298,10 @@ __device__ __forceinline__ void walk(Steps& steps, Load load, Work work) {
   }
 }
 
-/// The joins of a row, which four neighbouring lanes share.
+/// The sum of a row, which four neighbouring lanes share.
 __device__ __forceinline__ float row_sum(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-__device__ __forceinline__ float row_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
 }  // namespace tessera::op::mma_attention

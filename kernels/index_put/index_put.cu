@@ -76,7 +76,9 @@ __global__ void put_runs(T* x, const T* values, Indices indices, PlaceRuns runs,
     if (!runs.inside(p) || !(accumulate ? runs.begins(p) : runs.ends(p))) continue;
     int64_t at[1];
     nest.offsets(column, at);
-    T* y = x + indices.start(runs.places[p]) + at[0];
+    const int64_t start = indices.start(runs.places[p]);
+    if (start < 0) continue;  // the indices are x, and another thread has written there
+    T* y = x + start + at[0];
     const auto value = [&](int64_t j) { return load_pack<kPack>(values + j * size + column); };
     if (!accumulate) {
       store_pack(y, value(runs.places[p]));

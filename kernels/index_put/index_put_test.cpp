@@ -187,5 +187,21 @@ TEST(IndexPut, IsNotRecorded) {
   EXPECT_EQ(x.values(), (Doubles{1, 0, 0}));
 }
 
+// Values that are the written tensor are read before it is.
+TEST(IndexPut, OfItselfReadsWhatWasThere) {
+  const Session session;
+  for (const bool accumulate : {false, true}) {
+    std::vector<double> values(100), order(100), expected(100);
+    for (size_t i = 0; i < 100; ++i) {
+      values[i] = static_cast<double>(i), order[i] = static_cast<double>(99 - i);
+      expected[99 - i] = values[i] + (accumulate ? 99 - static_cast<double>(i) : 0);
+    }
+    const Tensor x = from_values(values, {100});
+    const Index entries[] = {from_values(order, {100}, DType::i64)};
+    index_put_(x, entries, x, accumulate);
+    EXPECT_EQ(x.values(), expected);
+  }
+}
+
 }  // namespace
 }  // namespace tessera

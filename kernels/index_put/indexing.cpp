@@ -153,6 +153,18 @@ Tensor joined(std::string_view name, const Selection& s, const Shape& joint) {
   return reshape(expand(all, joint), {joint.numel()});
 }
 
+// `values`, copied if they lie in the storage that is written.
+Tensor apart_from(const Tensor& x, const Tensor& values) {
+  const auto storage = [](const Tensor& t) {
+    return (t.is_distributed() ? Tensor(t.impl().local) : t).impl().storage;
+  };
+  if (storage(values) != storage(x)) return values;
+  const Tensor copy =
+      call_like(op::Fill{values.shape(), values.dtype(), values.device(), 0}, values);
+  assign_(copy, values);
+  return copy;
+}
+
 void put(const Tensor& x, std::span<const Index> entries, const Tensor& values, bool accumulate) {
   constexpr std::string_view kName = op::IndexPut::name;
   if (values.dtype() != x.dtype())
@@ -166,7 +178,7 @@ void put(const Tensor& x, std::span<const Index> entries, const Tensor& values, 
     return assign_(s.view, accumulate ? s.view + all : all);
   }
   const Shape joint = s.joint_shape(kName);
-  Tensor all = expand(values, s.result_shape(joint));
+  Tensor all = expand(apart_from(x, values), s.result_shape(joint));
   Shape order;  // the dims of the index tensors first
   for (int d = 0; d < joint.rank(); ++d) order.push_back(s.place() + d);
   for (int d = 0; d < all.rank(); ++d) {

@@ -66,28 +66,28 @@ struct Extent {
 
 TESSERA_HD int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 
-/// What one condition lets a query see: keys whose position, or document id, is one of `count`
-/// numbers from `first` on.
+/// What one condition lets a query see: keys whose position, or document id, is `first` or one of
+/// the `more` numbers behind it. Modulo 2^64, so that no position is out of range.
 struct SeenNumbers {
-  int64_t first;
-  uint64_t count;
+  uint64_t first, more;
   [[nodiscard]] TESSERA_HD bool has(int64_t number) const {
-    return static_cast<uint64_t>(number) - static_cast<uint64_t>(first) < count;
+    return static_cast<uint64_t>(number) - first <= more;
   }
 };
 /// `query`: its document id for Kind::document, its position for the others.
 TESSERA_HD SeenNumbers seen_numbers(AttentionMask::Kind kind, int64_t n, int64_t query) {
   using Kind = AttentionMask::Kind;
-  constexpr int64_t kFirst = std::numeric_limits<int64_t>::min();
-  const auto below = [](int64_t end) -> SeenNumbers {
-    return {kFirst, static_cast<uint64_t>(end) - static_cast<uint64_t>(kFirst)};
+  const auto q = static_cast<uint64_t>(query), size = static_cast<uint64_t>(n);
+  const auto up_to = [](uint64_t last) -> SeenNumbers {
+    constexpr auto kFirst = static_cast<uint64_t>(std::numeric_limits<int64_t>::min());
+    return {kFirst, last - kFirst};
   };
   switch (kind) {
-    case Kind::causal: return below(query + 1);
-    case Kind::document: return {query, 1};
-    case Kind::window: return {query - n + 1, static_cast<uint64_t>(2 * n - 1)};
-    case Kind::chunk: return {floor_div(query, n) * n, static_cast<uint64_t>(n)};
-    default: return below(n);
+    case Kind::causal: return up_to(q);
+    case Kind::document: return {q, 0};
+    case Kind::window: return {q - (size - 1), 2 * (size - 1)};
+    case Kind::chunk: return {static_cast<uint64_t>(floor_div(query, n)) * size, size - 1};
+    default: return up_to(size - 1);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 
 namespace tessera::op {
@@ -85,6 +86,12 @@ TEST(SeenNumbers, EndWhereTheConditionDoes) {
   EXPECT_TRUE(sees(Kind::causal, 0, 5, 5));
   EXPECT_FALSE(sees(Kind::causal, 0, 5, 6));
   EXPECT_TRUE(sees(Kind::causal, 0, -5, -(int64_t{1} << 48)));
+  constexpr int64_t kLast = std::numeric_limits<int64_t>::max(),
+                    kFirst = std::numeric_limits<int64_t>::min();
+  EXPECT_TRUE(sees(Kind::causal, 0, kLast, kLast));
+  EXPECT_TRUE(sees(Kind::causal, 0, kLast, kFirst));
+  EXPECT_TRUE(sees(Kind::causal, 0, kFirst, kFirst));
+  EXPECT_FALSE(sees(Kind::causal, 0, kFirst, kFirst + 1));
   EXPECT_TRUE(sees(Kind::window, 3, 5, 3));
   EXPECT_TRUE(sees(Kind::window, 3, 5, 7));
   EXPECT_FALSE(sees(Kind::window, 3, 5, 2));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops on lists of tensors in one call: the sum of squares (in f64, so that equal values give equal
-// norms under any sharding) and scaling in place. Gradient clipping is made of both.
+// norms under any sharding) and scaling in place. clip_grad_norm_ is made of both.
 #pragma once
 
 #include "tessera/core/op.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward of the norms of rows, which reads x and dy of memory once: threads keep sums over the
+// Backward of the norms of rows, which reads x and dy of memory once (rows that are too wide for a
+// block twice): threads keep sums over the
 // rows for their columns, beside the rows' own gradients. join_chunks joins them, the gradients of
 // weight and bias: no atomics, the same bits on every run.
 #pragma once
@@ -12,8 +13,8 @@ namespace tessera {
 /// Chunks of the rows: two blocks for each multiprocessor of an H100. A constant, so that bits do
 /// not depend on the device.
 inline constexpr int64_t kMostChunks = 264;
-/// Rows of a chunk at least, so that the chunks' sums are few bytes beside the rows.
-inline constexpr int64_t kLeastRows = 8;
+/// Rows of a chunk at least, so that the chunks' sums are not more bytes than the rows.
+inline constexpr int64_t kLeastRows = 2;
 
 /// The sums of rows that are too wide for a block: a block takes a row.
 template <int kPack, bool kCentred, class T> __global__ void row_sums(NormRows<T> a) {
@@ -118,7 +119,7 @@ __global__ void __launch_bounds__(kRowThreads) norm_gradients(NormRows<T> a) {
     const int64_t own = first + threadIdx.y, row = min(own, last);
     const C mean = kCentred ? a.mean[row] : C(0), rstd = a.rstd[row];
     C sums[kSums] = {};
-    part.template add_to<kCentred>(sums, a, columns, mean, rstd);
+    if (!a.sums) part.template add_to<kCentred>(sums, a, columns, mean, rstd);
     part.load(a, columns, min(own + step, last));
     Pack<T, kPack> more[kPacks];
     if (a.more) columns.load(more, a.more + row * a.d);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensor-core products of a warp, PTX mma.sync, of sm_80 and later, and what makes their operands.
-// PTX stands in one header per
-// family of instructions, mma.cuh, ldmatrix.cuh and cp_async.cuh; an emulated device has a twin of
-// each (tests/cuda_emulation/include/cuda_ptx.h).
+// PTX stands in one header per family of instructions, mma.cuh, ldmatrix.cuh and cp_async.cuh; an
+// emulated device has a twin of each (tests/cuda_emulation/include/cuda_ptx.h).
 #pragma once
 
 #include "tessera/core/float_types.h"

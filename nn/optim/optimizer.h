@@ -114,7 +114,7 @@ class TESSERA_API Optimizer {
   /// too: step() then shows the memory that it takes.
   Optimizer(std::string_view name, std::vector<GroupSpec> groups);
   virtual void update(const Update& u) = 0;
-  /// Whether update() multiplies the gradients itself, which saves a copy of them.
+  /// Whether update() multiplies the gradients itself, which saves a copy of all of them at a step.
   [[nodiscard]] virtual bool takes_grad_factor() const { return false; }
   /// IndexError unless there is such a group.
   void require_group(size_t group) const;

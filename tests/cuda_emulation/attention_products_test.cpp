@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kBlock = 64, kTokens = 320, kBlocks = kTokens / kBlock;
+constexpr int64_t kBlock = 64, kTokens = 320;
 
 struct Work {
   int64_t products, matrices, accesses;

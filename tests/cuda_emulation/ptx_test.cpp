@@ -316,6 +316,21 @@ TEST_F(Ptx, OtherThreadsSeeACopyAfterABarrier) {
   }
 }
 
+// Powers of 2 but for 2^-22, on both sides of them; nothing below the smallest normal number.
+TEST(PtxExp2, IsNearAndNeverSubnormal) {
+  int above = 0, below = 0;
+  for (float x = -126; x < 128; x += 0.37F) {
+    const double error = exp2_approx(x) / std::exp2(static_cast<double>(x)) - 1;
+    EXPECT_LE(std::abs(error), 0x1p-21) << x;
+    ++(error > 0 ? above : below);
+  }
+  EXPECT_GT(above, 100);
+  EXPECT_GT(below, 100);
+  EXPECT_EQ(exp2_approx(-126.5F), 0);
+  EXPECT_EQ(exp2_approx(-std::numeric_limits<float>::infinity()), 0);
+  EXPECT_TRUE(std::isnan(exp2_approx(std::numeric_limits<float>::quiet_NaN())));
+}
+
 void copies_between(const int* x, int to, int from) {
   auto& words = block_shared<Words>();
   cp_async(&words.at[0][0] + to, x + from, 16);

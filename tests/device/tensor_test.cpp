@@ -150,6 +150,44 @@ TEST(DeviceAttention, NamesAHeadSizeThatNoKernelTakes) {
             "257]@cuda:0; use more and smaller heads, or the CPU");
 }
 
+TEST(DeviceAttention, NamesASequenceThatIsTooLong) {
+  const Session session({.threads = 1});
+  const Tensor x = zeros({1, 1, 1, 8}, DType::bf16, cuda(0)),
+               keys = expand(x, {1, 1, (int64_t{1} << 30) + 1, 8});
+  EXPECT_EQ(test::error_of<ShapeError>([&] { (void)scaled_dot_product_attention(x, keys, keys); }),
+            "[scaled_dot_product_attention] a sequence has 1073741825 tokens, on a device of up to "
+            "1073741824: q is bf16[1, 1, 1, 8]@cuda:0, k is bf16[1, 1, 1073741825, 8]@cuda:0, v is "
+            "bf16[1, 1, 1073741825, 8]@cuda:0; cut it over ranks");
+}
+
+// A block that names bits that are not there is NaN, in all rows of it and what is made of them.
+TEST(DeviceAttention, GivesNaNForABlockMapThatIsBroken) {
+  if (test::host_device_counts()) return;  // the CPU's kernels refuse it
+  const Session session({.threads = 1});
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    Tensor x[3];
+    for (Tensor& t : x) {
+      t = ones({1, 1, 70, 8}, dtype, cuda(0));
+      t.set_requires_grad();
+    }
+    // Blocks of (queries, keys): the first rows see all, the last a block of bits 3, of none.
+    const Tensor blocks =
+        to_device(from_values({2, 2, 2, BlockMap::kBits + 3}, {1, 2, 2}, DType::i32), cuda(0));
+    const Tensor o = scaled_dot_product_attention(x[0], x[1], x[2], {.block_map = {blocks, {}}});
+    backward(o, {.gradient = ones(o.shape(), dtype, cuda(0))});
+    const auto values = [](const Tensor& t) {
+      return to_device(cast(t.detach(), DType::f64), kCpu).values();
+    };
+    const std::vector<double> rows = values(o), dq = values(x[0].grad()), dk = values(x[1].grad());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const bool broken = i / 8 >= 64;
+      EXPECT_EQ(std::isnan(rows[i]), broken) << i;
+      EXPECT_EQ(std::isnan(dq[i]), broken) << i;
+      EXPECT_TRUE(std::isnan(dk[i])) << i;  // each key has a row of the block
+    }
+  }
+}
+
 TEST(DeviceMemory, OfADeviceIsTakenByItsFirstTensor) {
   test::HostDeviceCounts* const counts = test::host_device_counts();
   if (!counts) return;

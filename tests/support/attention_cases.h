@@ -27,6 +27,7 @@ struct AttentionTest {
   double spread = 1;  ///< of the scores; from 30 on rows are saturated
   bool heads_inner = true;
   int64_t first_query = 0;
+  double scale = 0;  ///< 0: 1 / sqrt(d)
   friend std::ostream& operator<<(std::ostream& out, const AttentionTest& t) {
     return out << t.name;
   }
@@ -77,6 +78,15 @@ inline std::vector<AttentionTest> attention_tests() {
        -100},
       {"ScoresOf100Above", 1, 2, 1, 70, 70, 64, 64, causal, DType::bf16, AttentionPath::cudnn, 100},
       {"Saturated", 1, 2, 1, 70, 70, 64, 64, causal, DType::bf16, AttentionPath::cudnn, 0, 40},
+      // Over several steps of keys: the greatest score of a row rises a little, or by far.
+      {"Rising", 1, 2, 1, 300, 300, 64, 64, causal, DType::bf16, AttentionPath::cudnn, 0, 4},
+      {"RisingByFar", 1, 2, 1, 300, 300, 64, 64, causal, DType::bf16, AttentionPath::cudnn, 0, 25},
+      {"RisingHeads128", 1, 2, 1, 300, 300, 128, 128, causal, DType::bf16, AttentionPath::cudnn, 0,
+       15},
+      {"RisingHeads256", 1, 1, 1, 200, 200, 256, 256, causal, DType::f16, AttentionPath::cudnn, 0,
+       15},
+      {"NegativeScale", 1, 2, 1, 200, 200, 64, 64, causal, DType::bf16, AttentionPath::cudnn, 0, 10,
+       true, 0, -0.2},
       {"Chunks", 1, 2, 1, 70, 70, 64, 64, causal & Mask::chunk(16), DType::bf16, kOwn},
       {"Prefix", 1, 2, 1, 70, 70, 64, 64, causal | Mask::prefix(9), DType::bf16, kOwn},
       {"OneQuery", 2, 4, 2, 1, 40, 64, 64, causal, DType::bf16, kOwn, 0, 1, true, 39},
@@ -104,9 +114,11 @@ inline AttentionResults run_attention(const AttentionTest& a, const std::vector<
   std::vector<Tensor> x;
   for (const Tensor& t : operands) x.push_back(to_device(cast(t, dtype), device));
   for (size_t i = 0; i < 3; ++i) x[i].set_requires_grad();
-  const auto [o, lse] = scaled_dot_product_attention_with_lse(
-      x[0], x[1], x[2],
-      {.mask = a.mask, .heads_inner = a.heads_inner, .query_start = a.first_query});
+  const auto [o, lse] = scaled_dot_product_attention_with_lse(x[0], x[1], x[2],
+                                                              {.mask = a.mask,
+                                                               .heads_inner = a.heads_inner,
+                                                               .scale = a.scale,
+                                                               .query_start = a.first_query});
   backward(o, {.gradient = x[3]});
   const auto values = [](const Tensor& t) {
     return to_device(cast(t.detach(), DType::f64), kCpu).values();

@@ -23,10 +23,10 @@ template <class T> uint32_t fragment_of(float first, float second) {
   return T(first).bits | static_cast<uint32_t>(T(second).bits) << 16;
 }
 
-/// ex2.approx.ftz.f32: up to 2^-22 off.
+/// ex2.approx.ftz.f32: 2^-22 off, above or below.
 inline float exp2_approx(float x) {
-  constexpr float kError = 1 - 0x1p-22F;
-  const float y = std::exp2(x) * kError;
+  const float y =
+      std::exp2(x) * ((std::bit_cast<uint32_t>(x) & 1) != 0 ? 1 - 0x1p-22F : 1 + 0x1p-22F);
   return y < std::numeric_limits<float>::min() ? 0 : y;
 }
 
