@@ -55,7 +55,7 @@ void expect_least_work(const Seen& seen, int64_t d) {
   EXPECT_EQ(after.accesses - before.accesses, after.matrices - before.matrices);
 }
 
-TEST(AttentionProducts, AreThoseOfTheBlocksThatAreSeen) {
+TEST(CudaAttention, MultipliesTheBlocksThatAreSeen) {
   const Session session({.threads = 1});
   const auto causal = AttentionMask::causal();
   std::vector<double> ids;  // documents of 1, 95 and 224 tokens
