@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Storage types narrower than f32: bf16, f16, f8_e4m3 (finite-only, OCP "fn") and f8_e5m2.
 // They only convert, by round-to-nearest-even; arithmetic is done in f32. Integer bit work alone,
-// so that the same header gives the same bits on every instruction set. A GPU has instructions for
-// bf16 and f16: the same bits but for NaN, which has one form there. Source: OCP 8-bit floating
-// point 1.0.
+// so that the same header gives the same bits on every instruction set. A GPU converts bf16 and f16
+// by its instructions, to the same bits, except that each NaN becomes one NaN. Source: OCP 8-bit
+// floating point 1.0.
 #pragma once
 
 #include "tessera/core/api.h"

@@ -58,7 +58,7 @@ template <int kM, int kStep, int kD> struct Softmax {
       }
     }
   }
-  /// Of a row the greatest score, the least if `scale` turns them.
+  /// The greatest score of a row, or the least if `scale` is negative.
   __device__ __forceinline__ float greatest(const Sums<kM, kStep>& scores, int m, int half) const {
     float x = scores.at[m][0][half * 2];
     const auto join = [&](auto f) {

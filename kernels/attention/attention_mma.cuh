@@ -21,8 +21,8 @@ namespace tessera::op::mma_attention {
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 inline constexpr float kLog2E = 1.4426950408889634F, kLn2 = 0.6931471805599453F;
 
-/// Of a kernel whose heads have kHead elements, those that are not there zero, and whose warps own
-/// kTilesM tiles of 16 rows. Longer heads leave fewer registers for rows.
+/// A kernel's heads have kHead elements (shorter ones are padded with zeros), and each of its warps
+/// owns kTilesM tiles of 16 rows. Longer heads leave fewer registers for rows.
 template <int kHead, int kTilesM> struct Shape {
   static constexpr int kD = kHead, kM = kTilesM, kWarpRows = 16 * kM;
   static constexpr int kRows = kD <= 128 ? 128 : 64;  // of a block
@@ -51,7 +51,7 @@ template <class T, int kTileRows, int kD> struct alignas(16) HeadTile {
     const int row = threadIdx.x / kChunks, c = threadIdx.x % kChunks * 8;
     const int rows = total - first < kTileRows ? static_cast<int>(total - first) : kTileRows;
     const int inside = min(max(d - c, 0), 8);
-    // Columns behind the head's read nothing, from its first element.
+    // A column behind the head's last one copies 0 bytes, from the head's first element.
     const T* from = inside ? head + static_cast<int64_t>(first + row) * x.time + c * x.d : head;
     const int64_t step = inside ? kAtOnce * x.time : 0;
     const int bytes = inside * static_cast<int>(sizeof(T));

@@ -15,7 +15,7 @@
 
 namespace tessera::op {
 
-/// Of each of a thread's rows a bit for each of its columns.
+/// A bit for each column of each of a thread's rows.
 template <int kRows> struct SeenBits {
   uint32_t of[kRows];
   friend TESSERA_HD SeenBits operator&(SeenBits a, const SeenBits& b) {

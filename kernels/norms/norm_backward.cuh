@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward of the norms of rows, which reads x and dy of memory once (rows that are too wide for a
-// block twice): threads keep sums over the
-// rows for their columns, beside the rows' own gradients. join_chunks joins them, the gradients of
-// weight and bias: no atomics, the same bits on every run.
+// Backward of the norms of rows, which reads x and dy from memory once (twice if a row is too wide
+// for a block): threads keep sums over the rows for their columns, beside the rows' own gradients.
+// join_chunks joins them to the gradients of weight and bias: no atomics, the same bits on every
+// run.
 #pragma once
 
 #include "tessera/kernels/norms/join_chunks.cuh"

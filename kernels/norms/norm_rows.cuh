@@ -100,8 +100,8 @@ template <int kPack, int kPacks> struct Columns {
   __device__ __forceinline__ int64_t at(int p) const { return first + p * step; }
   __device__ __forceinline__ bool has(int p) const { return at(p) < d; }
 
-  /// Those of a row. In place of one that it has not, another that nobody uses: to choose an
-  /// address takes fewer registers than to choose values.
+  /// Loads the packs of a row. For a pack that the row does not have it loads the first one, which
+  /// nobody uses: choosing an address takes fewer registers than choosing values.
   template <class T>
   __device__ __forceinline__ void load(Pack<T, kPack> (&to)[kPacks], const T* row) const {
 #pragma unroll

@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-/// So many indices take less time one after another than sorted.
+/// Up to this many indices take less time in their order than sorted.
 inline constexpr int64_t kFewIndices = 32;
 
 /// Where an index points (-1: outside), and the place that it has itself.
@@ -129,7 +129,7 @@ struct DeviceLines {
   }
 };
 
-/// Whether lines are short, or so many that they fill a device by themselves.
+/// Whether lines are short, or enough to fill a device by themselves.
 inline bool follows_lines(const Shape& index, int dim) {
   constexpr int64_t kManyLines = 16384;
   return index[dim] <= kFewIndices || index.numel() / index[dim] >= kManyLines;
