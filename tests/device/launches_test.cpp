@@ -69,10 +69,10 @@ TEST_F(DeviceLaunches, ADenseStepReadsEachTensorOnce) {
       {"mma_attention::key_kernel", kLayers},
       {"swiglu_cuda::forward_kernel<8", kLayers},
       {"swiglu_cuda::backward_kernel<8", kLayers},
-      {"whole_rows", 1},                        // the head's rows, gradients in their place
-      {"add_kernel<tessera::bf16, 8>", 1},      // of the embedding
-      {"CopyBits, unsigned short", 4 * kLayers},  // values, and the joined gradients of q, k and v
-      {"scale_chunks", 0},                      // clipping is in AdamW's kernel
+      {"whole_rows", 1},                          // the head's rows, gradients in their place
+      {"add_kernel<tessera::bf16, 8>", 1},        // of the embedding
+      {"CopyBits, unsigned short", 4 * kLayers},  // values; joined gradients of q, k, v
+      {"scale_chunks", 0},                        // clipping is in AdamW's kernel
       {"step_kernel", 1},
   };
   for (const auto& [name, times] : expected) EXPECT_EQ(count(step, name), times) << name;
