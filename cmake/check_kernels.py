@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks what the compiler reports of device kernels (nvcc -Xptxas=-v) against kernels/budgets.txt.
 
-check_kernels.py LOG BUDGETS NUMBER_OF_SOURCES: a kernel may not spill, unless a line allows so many
-bytes, and may not take more registers than a line says. With the report of all sources each line
-must fit some kernel. A build that compiled nothing has no report and is not checked.
+check_kernels.py LOG BUDGETS SOURCE...: a kernel may not spill, unless a line allows so many bytes,
+and may not take more registers than a line says. If the report has all sources, each line must fit
+some kernel. A build that compiled nothing has no report and is not checked.
 """
+import os
 import re
 import subprocess
 import sys
@@ -45,7 +46,7 @@ def budgets_of(path):
 
 
 def main():
-    log, path, sources = sys.argv[1:]
+    log, path, *sources = sys.argv[1:]
     kernels, rows = kernels_of(open(log, errors="replace")), budgets_of(path)
     faults, fits = [], set()
     for (mangled, arch, spill, registers), name in zip(kernels, readable([k[0] for k in kernels])):
@@ -56,7 +57,8 @@ def main():
             faults.append(f"{name}, {arch}: spills {spill} bytes, expected at most {most_spill}")
         if registers > most_registers:
             faults.append(f"{name}, {arch}: takes {registers} registers, expected at most {most_registers}")
-    whole = len({tag for k in kernels for tag in re.findall(r"\d_(\w+?)_cu_", k[0])}) >= int(sources)
+    tags = {tag for k in kernels for tag in re.findall(r"_\d+_([a-z]\w*?)_cu_", k[0])}
+    whole = {os.path.basename(source).removesuffix(".cu") for source in sources} <= tags
     faults += [f"{path}: no kernel is {row[0].pattern}" for row in rows if whole and row not in fits]
     print("\n".join([*faults, f"{len(kernels)} kernels checked against {path}: {len(faults)} faults"]))
     sys.exit(1 if faults else 0)
