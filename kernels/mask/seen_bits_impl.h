@@ -6,8 +6,8 @@
 
 #include "tessera/kernels/mask/mask_view_impl.h"
 
-// A loop that stays one in device code: unrolled, it would fill the instruction cache of the kernels
-// around it.
+// A loop that stays one in device code: unrolled, it would fill the instruction cache of the
+// kernels around it.
 #if defined(__CUDACC__) && defined(__CUDA_ARCH__)
 #define TESSERA_ROLLED _Pragma("unroll 1")
 #else
