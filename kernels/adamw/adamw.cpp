@@ -19,7 +19,7 @@ namespace {
 constexpr std::array<std::string_view, 4> kRoles{"parameter", "gradient", "first moment",
                                                  "second moment"};
 constexpr std::array<std::string_view, 4> kScalars{"lr", "step", "skip", "grad_factor"};
-constexpr size_t kSkip = 2, kFactor = 3, kLists = 4;  // where they stand among the inputs
+constexpr size_t kSkip = 2, kFactor = 3, kLists = AdamW::first_list;  // places of inputs
 constexpr DTypeSet kNarrow = dtypes_of(DType::f32, DType::bf16);
 
 // The step's constants, rounded once to the parameters' type.
@@ -265,7 +265,7 @@ std::vector<Sample<AdamW>> AdamW::samples() {
   const auto pair = [](double a, double b) { return arg({2}).listed({a, b}); };
   const auto one = [](double a) { return arg({1}).listed({a}); };
   const auto single = [](double a) { return arg({}).listed({a}); };
-  // The same step of gradients `times` as large that the factor brings back.
+  // One step, whose gradients are `times` as large and whose factor is 1 / times.
   const auto known_of = [&](const Arg& factor, double times) {
     return known(AdamW{},
                  {single(0.125).as(DType::f64), single(3).as(DType::f64), go, factor, pair(1, -2),
@@ -340,7 +340,7 @@ void adamw_(const std::vector<Tensor>& parameters, const std::vector<Tensor>& gr
   const NoGrad guard;  // a step is no part of any graph
   const Device device = parameters[0].device();
   SmallVector<Tensor, 64> in;
-  in.reserve(4 + 4 * n);
+  in.reserve(op::AdamW::first_list + 4 * n);
   in.push_back(lr);
   in.push_back(step);
   in.push_back(options.skip.defined() ? options.skip : to_device(tensor(0, DType::bool_), device));

@@ -83,15 +83,16 @@ __global__ void step_kernel(ListBatch<4> batch, const StepConstants<compute_t<P>
 }  // namespace
 
 void AdamW::cuda(Tensors in, Outputs, Stream stream) const {
-  const size_t n = (in.size() - 4) / 4;
+  const Tensors lists = in.subspan(first_list);
+  const size_t n = lists.size() / 4;
   WrittenRows written(stream);
   std::vector<ListEntry<4>> entries;
   std::vector<Rounding> roundings(streams.of.size());
   entries.reserve(n);
   for (size_t i = 0; i < n; ++i) {
-    const Tensor& p = in[4 + i];
-    entries.push_back({written.add(p), row_major(in[4 + n + i], stream),
-                       written.add(in[4 + 2 * n + i]), written.add(in[4 + 3 * n + i])});
+    const Tensor& p = lists[i];
+    entries.push_back({written.add(p), row_major(lists[n + i], stream),
+                       written.add(lists[2 * n + i]), written.add(lists[3 * n + i])});
     if (streams.of.empty()) continue;
     roundings[i] = {true,
                     {seed, streams.of[i]},

@@ -42,9 +42,10 @@ struct AdamW {
   static constexpr DTypeSet dtypes = dtypes_of(DType::f64, DType::f32, DType::bf16);
   static constexpr NotDifferentiable vjp{"an optimizer step ends the graph"};
   auto attributes() const { return std::tie(beta1, beta2, eps, weight_decay, seed, streams); }
+  static constexpr size_t first_list = 4;  // the place of the first parameter among the inputs
   static constexpr bool writes(size_t i, size_t n) {
-    const size_t tensors = (n - 4) / 4;
-    return i >= 4 && (i - 4 < tensors || i - 4 >= 2 * tensors);
+    const size_t tensors = (n - first_list) / 4, at = i - first_list;
+    return i >= first_list && (at < tensors || at >= 2 * tensors);
   }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;

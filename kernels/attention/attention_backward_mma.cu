@@ -11,8 +11,8 @@ namespace {
 template <class T> struct Operands {
   Heads<const T> q, k, v, dout;
   const float *lse, *delta;
-  bool aligned,
-      numbers_aligned;  // 16 bytes at a time may be read, of operands and of lse and delta
+  bool aligned;          // 16 bytes at a time may be read of operands,
+  bool numbers_aligned;  // and of lse and delta
 };
 
 // lse in powers of 2, infinite in rows that see nothing: their weights are 0.
@@ -24,7 +24,7 @@ __device__ __forceinline__ float top_of(float lse) {
 
 // Delta has no sums of rows to keep: there is room for more rows, or for more keys.
 template <int kD, bool kDelta> using QueryShape = Shape<kD, kD <= (kDelta ? 128 : 64) ? 2 : 1>;
-template <int kD, bool kDelta> constexpr int kKeyStep = kDelta&& kD <= 64 ? kAttentionBlock : 32;
+template <int kD, bool kDelta> constexpr int kKeyStep = kD <= 64 && kDelta ? kAttentionBlock : 32;
 
 template <class T, int kD, bool kDelta> struct QueryShared {
   using S = QueryShape<kD, kDelta>;

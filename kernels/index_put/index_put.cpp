@@ -3,6 +3,7 @@
 // each place is written by one of them, in the order of the indices.
 #include "tessera/kernels/index_put/index_put.h"
 
+#include "tessera/kernels/index_put/index_put_impl.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"
 
 #include <algorithm>
@@ -28,17 +29,6 @@ std::vector<int64_t> slice_starts(std::string_view name, const Tensor& x, Tensor
     }
   }
   return starts;
-}
-
-template <class T> T sum_of(T a, T b) {
-  if constexpr (std::is_same_v<T, bool>) {
-    return b;  // meta refuses sums of truths
-  } else if constexpr (std::is_integral_v<T>) {
-    using U = std::make_unsigned_t<T>;  // wraps around
-    return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
-  } else {
-    return static_cast<T>(static_cast<compute_t<T>>(a) + static_cast<compute_t<T>>(b));
-  }
 }
 
 }  // namespace

@@ -3,10 +3,9 @@
 // when there are more, through those that lead to one slice, so that equal places need no atomics.
 // What lies outside is left out: a kernel cannot throw.
 #include "tessera/kernels/index_put/index_put.h"
+#include "tessera/kernels/index_put/index_put_impl.h"
 #include "tessera/kernels/shared/index_places.cuh"
 #include "tessera/kernels/shared/pack.cuh"
-
-#include <type_traits>
 
 namespace tessera::op {
 namespace {
@@ -26,28 +25,9 @@ struct Indices {
     }
     return at;
   }
-  // The number of the slice that j leads to.
-  __device__ Pointer operator()(int64_t j) const {
-    int64_t slice = 0;
-    for (int k = 0; k < count; ++k) {
-      const int64_t i = index[k][j];
-      if (i < 0 || i >= size[k]) return {-1, j};
-      slice = slice * size[k] + i;
-    }
-    return {slice, j};
-  }
+  // By where a slice begins.
+  __device__ Pointer operator()(int64_t j) const { return {start(j), j}; }
 };
-
-template <class T> __device__ __forceinline__ T sum_of(T a, T b) {
-  if constexpr (std::is_same_v<T, bool>) {
-    return b;  // meta refuses sums of truths
-  } else if constexpr (std::is_integral_v<T>) {
-    using U = std::make_unsigned_t<T>;
-    return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
-  } else {
-    return static_cast<T>(static_cast<compute_t<T>>(a) + static_cast<compute_t<T>>(b));
-  }
-}
 
 template <class T>
 __global__ void put_in_order(T* x, const T* values, Indices indices, DeviceNest<1> nest,
@@ -68,17 +48,15 @@ __global__ void put_in_order(T* x, const T* values, Indices indices, DeviceNest<
 // A thread writes kPack neighbours of a slice: the last that lead there, or x and the sum of all,
 // rounded at each step as on the CPU.
 template <class T, int kPack>
-__global__ void put_runs(T* x, const T* values, Indices indices, PlaceRuns runs, DeviceNest<1> nest,
-                         int64_t size, bool accumulate) {
+__global__ void put_runs(T* x, const T* values, PlaceRuns runs, DeviceNest<1> nest, int64_t size,
+                         bool accumulate) {
   const int64_t packs = size / kPack;
   for (int64_t i = first_item(); i < runs.count * packs; i += item_step()) {
     const int64_t p = i / packs, column = (i - p * packs) * kPack;
     if (!runs.inside(p) || !(accumulate ? runs.begins(p) : runs.ends(p))) continue;
     int64_t at[1];
     nest.offsets(column, at);
-    const int64_t start = indices.start(runs.places[p]);
-    if (start < 0) continue;  // the indices are x, and another thread has written there
-    T* y = x + start + at[0];
+    T* y = x + runs.keys[p] + at[0];
     const auto value = [&](int64_t j) { return load_pack<kPack>(values + j * size + column); };
     if (!accumulate) {
       store_pack(y, value(runs.places[p]));
@@ -102,15 +80,15 @@ void IndexPut::cuda(Tensors in, Outputs written, Stream stream) const {
   const int64_t m = in[2].numel(), size = slice.numel();
   if (m == 0 || x.numel() == 0) return;
   Indices indices;
-  std::vector<Tensor> held;  // row-major copies live until the launch
-  int64_t slices = 1, steps = 0;
+  std::vector<Tensor> held;    // row-major copies live until the launch
+  int64_t end = 1, steps = 0;  // all slices begin below `end`
   for (size_t i = 2; i < in.size(); ++i) {
     const int k = indices.count++;
     held.push_back(row_major(in[i], stream));
     indices.index[k] = held.back().device_data<int64_t>();
     indices.size[k] = x.shape()[k];
     indices.step[k] = x.strides()[k];
-    slices *= x.shape()[k];
+    end += (x.shape()[k] - 1) * x.strides()[k];
     steps |= x.strides()[k];
   }
   const DeviceNest<1> nest(LoopNest<1>(slice.shape(), {&slice}));
@@ -120,7 +98,7 @@ void IndexPut::cuda(Tensors in, Outputs written, Stream stream) const {
              values.device_data<T>(), indices, nest, size, m, accumulate);
     });
   }
-  const SortedPlaces sorted(name, indices, m, slices, x.device(), stream);
+  const SortedPlaces sorted(name, indices, m, end, x.device(), stream);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     T* to = x.device_data<T>();
     const T* from = values.device_data<T>();
@@ -129,7 +107,7 @@ void IndexPut::cuda(Tensors in, Outputs written, Stream stream) const {
         slice.is_contiguous() && size % kWhole == 0 && steps % kWhole == 0,
         [&]<int kPack>() {
           launch(put_runs<T, kPack>, blocks_for(m * (size / kPack)), kThreads, 0, stream, to, from,
-                 indices, sorted.runs, nest, size, accumulate);
+                 sorted.runs, nest, size, accumulate);
         },
         static_cast<const T*>(to), from);
   });

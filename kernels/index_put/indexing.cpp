@@ -158,11 +158,7 @@ Tensor apart_from(const Tensor& x, const Tensor& values) {
   const auto storage = [](const Tensor& t) {
     return (t.is_distributed() ? Tensor(t.impl().local) : t).impl().storage;
   };
-  if (storage(values) != storage(x)) return values;
-  const Tensor copy =
-      call_like(op::Fill{values.shape(), values.dtype(), values.device(), 0}, values);
-  assign_(copy, values);
-  return copy;
+  return storage(values) == storage(x) ? copy(values) : values;
 }
 
 void put(const Tensor& x, std::span<const Index> entries, const Tensor& values, bool accumulate) {

@@ -102,14 +102,13 @@ void SeenKeys::words(int64_t batch, int64_t row, int64_t rows, const SeenBlock& 
     return;
   }
   const int64_t first = block.block * kBlock, keys = std::min(kBlock, sizes_.keys - first);
-  std::array<Token, kBlock> k;
-  for (int64_t j = 0; j < keys; ++j) k[static_cast<size_t>(j)] = view_.key.at(batch, first + j);
   for (int64_t i = 0; i < rows; ++i) {
-    const Token q = view_.query.at(batch, row + i);
     words[i] = view_.mask.evaluate(~uint64_t{0}, [&](AttentionMask::Kind kind, int64_t n) {
+      const SeenNumbers seen = seen_numbers(kind, n, view_.query.ids(kind).at(batch, row + i));
+      const Ids& numbers = view_.key.ids(kind);
       uint64_t word = 0;
       for (int64_t j = 0; j < keys; ++j)
-        word |= static_cast<uint64_t>(sees(kind, n, q, k[static_cast<size_t>(j)])) << j;
+        word |= static_cast<uint64_t>(seen.has(numbers.at(batch, first + j))) << j;
       return word;
     });
   }

@@ -46,20 +46,14 @@ struct OneRange {
 inline OneRange range_seen(const AttentionMask& mask, int64_t position, int64_t keys, int64_t start,
                            const KeyRange& document) {
   using Kind = AttentionMask::Kind;
-  const int64_t at = position - start;  // the key where the query stands
   const OneRange all{{0, keys - 1}};
   const auto between = [&](int64_t first, int64_t last) { return all & OneRange{{first, last}}; };
   OneRange seen = mask.evaluate(all, [&](Kind kind, int64_t n) {
-    switch (kind) {
-      case Kind::causal: return between(0, at);
-      case Kind::document: return between(document.first, document.last);
-      case Kind::window: return between(at - n + 1, at + n - 1);
-      case Kind::chunk: {
-        const int64_t first = floor_div(position, n) * n - start;
-        return between(first, first + n - 1);
-      }
-      default: return between(0, n - 1 - start);
-    }
+    if (kind == Kind::document) return between(document.first, document.last);
+    const SeenNumbers numbers = seen_numbers(kind, n, position);
+    const auto first = static_cast<int64_t>(numbers.first),
+               last = static_cast<int64_t>(numbers.first + numbers.more);
+    return between(std::max(first, start) - start, last - start);
   });
   if (seen.range.empty()) seen.range = {0, -1};
   return seen;

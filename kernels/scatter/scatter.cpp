@@ -45,7 +45,7 @@ std::vector<Arg> listed(std::vector<double> x, std::vector<double> index, std::v
           arg(m).listed(std::move(src))};
 }
 
-// The same of a long index, each place of a line elsewhere.
+// A long index whose places in a line all differ.
 std::vector<Arg> apart() {
   std::vector<double> index(40);
   for (size_t j = 0; j < index.size(); ++j) index[j] = static_cast<double>(j * 7 % 48);

@@ -17,7 +17,7 @@ __global__ void scatter_kernel(DeviceLines lines, const int64_t* index, const T*
   });
 }
 
-// Of what points at one element the last stays.
+// If several indices point at one element, it gets the value of the last one.
 template <class T> __global__ void put_last(PlaceRuns runs, const T* src, T* y) {
   for (int64_t p = first_item(); p < runs.count; p += item_step()) {
     if (runs.inside(p) && runs.ends(p)) y[runs.keys[p]] = src[runs.places[p]];

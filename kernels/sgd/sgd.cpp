@@ -57,7 +57,7 @@ void step_run(const StepConstants<T>& constants, int64_t n, T* parameter, const 
   });
 }
 
-// What the gradients are multiplied by; 1, which changes no value, where it is left out.
+// The factor of the gradients, 1 if it is left out.
 double factor_in(const Tensor& grad_factor) {
   return grad_factor.defined() ? *grad_factor.data<double>() : 1;
 }
@@ -173,17 +173,17 @@ Arg skip(bool on) { return arg({}).listed({on ? 1.0 : 0.0}).as(DType::bool_); }
 }  // namespace
 
 MetaList Sgd::meta(Metas in) const {
-  check_lists(name, dtypes, in, 3, 2);
+  check_lists(name, dtypes, in, first_list, 2);
   check_decay(name, weight_decay);
   return {};
 }
 
-ShardingRule Sgd::sharding(Metas in) const { return lists_rule(in, 3, 2); }
+ShardingRule Sgd::sharding(Metas in) const { return lists_rule(in, first_list, 2); }
 
 void Sgd::cpu(Tensors in, Outputs) const {
   if (*in[1].data<bool>()) return;
   const double lr = *in[0].data<double>(), factor = factor_in(in[2]);
-  step_lists<2>(in.subspan(3), {*this, lr, factor}, {*this, lr, factor});
+  step_lists<2>(in.subspan(first_list), {*this, lr, factor}, {*this, lr, factor});
 }
 
 std::vector<Sample<Sgd>> Sgd::samples() {
@@ -227,7 +227,7 @@ std::vector<Sample<Sgd>> Sgd::samples() {
 }
 
 MetaList SgdMomentum::meta(Metas in) const {
-  check_lists(name, dtypes, in, 4, 3);
+  check_lists(name, dtypes, in, first_list, 3);
   check_decay(name, weight_decay);
   if (!(momentum >= 0)) fail<ValueError>(name, "momentum must not be negative: given ", momentum);
   if (nesterov && !(momentum > 0 && dampening == 0))
@@ -236,14 +236,14 @@ MetaList SgdMomentum::meta(Metas in) const {
   return {};
 }
 
-ShardingRule SgdMomentum::sharding(Metas in) const { return lists_rule(in, 4, 3); }
+ShardingRule SgdMomentum::sharding(Metas in) const { return lists_rule(in, first_list, 3); }
 
 void SgdMomentum::cpu(Tensors in, Outputs) const {
   const double lr = *in[0].data<double>(), step = *in[2].data<double>();
   if (!(step >= 1)) fail<ValueError>(name, "steps count from 1: given ", step);
   if (*in[1].data<bool>()) return;
   const double factor = factor_in(in[3]);
-  step_lists<3>(in.subspan(4), {*this, lr, factor, step}, {*this, lr, factor, step});
+  step_lists<3>(in.subspan(first_list), {*this, lr, factor, step}, {*this, lr, factor, step});
 }
 
 std::vector<Sample<SgdMomentum>> SgdMomentum::samples() {

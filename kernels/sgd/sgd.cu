@@ -81,12 +81,13 @@ std::vector<ListEntry<kRoles>> with_dtypes(const std::vector<ListEntry<kRoles>>&
 }  // namespace
 
 void Sgd::cuda(Tensors in, Outputs, Stream stream) const {
-  const size_t n = (in.size() - 3) / 2;
+  const Tensors lists = in.subspan(first_list);
+  const size_t n = lists.size() / 2;
   const Settings settings{.decay = weight_decay, .sign = maximize ? -1.0 : 1.0};
   WrittenRows written(stream);
   std::vector<ListEntry<2>> entries;
-  for (size_t i = 3; i < 3 + n; ++i)
-    entries.push_back({written.add(in[i]), row_major(in[n + i], stream)});
+  for (size_t i = 0; i < n; ++i)
+    entries.push_back({written.add(lists[i]), row_major(lists[n + i], stream)});
   each_pair([&]<class P, class G>() {
     for_each_batch<2>(with_dtypes<2>(entries, {dtype_of<P>, dtype_of<G>}), dtype_of<P>,
                       [&](const ListBatch<2>& batch, unsigned blocks) {
@@ -99,13 +100,14 @@ void Sgd::cuda(Tensors in, Outputs, Stream stream) const {
 }
 
 void SgdMomentum::cuda(Tensors in, Outputs, Stream stream) const {
-  const size_t n = (in.size() - 4) / 3;
+  const Tensors lists = in.subspan(first_list);
+  const size_t n = lists.size() / 3;
   const Settings settings{momentum, 1 - dampening, weight_decay, maximize ? -1.0 : 1.0, nesterov};
   WrittenRows written(stream);
   std::vector<ListEntry<3>> entries;
-  for (size_t i = 4; i < 4 + n; ++i)
+  for (size_t i = 0; i < n; ++i)
     entries.push_back(
-        {written.add(in[i]), row_major(in[n + i], stream), written.add(in[2 * n + i])});
+        {written.add(lists[i]), row_major(lists[n + i], stream), written.add(lists[2 * n + i])});
   const auto run = [&]<class P, class G, class B>() {
     for_each_batch<3>(with_dtypes<3>(entries, {dtype_of<P>, dtype_of<G>, dtype_of<B>}), dtype_of<P>,
                       [&](const ListBatch<3>& batch, unsigned blocks) {

@@ -23,7 +23,10 @@ struct Sgd {
   static constexpr DTypeSet dtypes = dtypes_of(DType::f64, DType::f32, DType::bf16);
   static constexpr NotDifferentiable vjp{"an optimizer step ends the graph"};
   auto attributes() const { return std::tie(weight_decay, maximize); }
-  static constexpr bool writes(size_t i, size_t n) { return i >= 3 && i < 3 + (n - 3) / 2; }
+  static constexpr size_t first_list = 3;  // the place of the first parameter among the inputs
+  static constexpr bool writes(size_t i, size_t n) {
+    return i >= first_list && i - first_list < (n - first_list) / 2;
+  }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   void cpu(Tensors in, Outputs written) const;
@@ -45,9 +48,10 @@ struct SgdMomentum {
   auto attributes() const {
     return std::tie(momentum, dampening, weight_decay, nesterov, maximize);
   }
+  static constexpr size_t first_list = 4;
   static constexpr bool writes(size_t i, size_t n) {
-    const size_t tensors = (n - 4) / 3;
-    return i >= 4 && (i - 4 < tensors || i - 4 >= 2 * tensors);
+    const size_t tensors = (n - first_list) / 3, at = i - first_list;
+    return i >= first_list && (at < tensors || at >= 2 * tensors);
   }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One norm and one factor for all gradients, both tensors. A factor of 1, which scale_ passes over
-// and which changes no bit of a step, stands for no clipping and for a norm that is not finite.
+// The norm of all gradients and the factor that clips them, both tensors. The factor is 1 if
+// nothing is to be clipped or the norm is not finite; scale_ does nothing then, and a step keeps
+// its bits.
 #include "tessera/nn/optim/clip.h"
 
 #include "tessera/core/scopes.h"

@@ -135,7 +135,7 @@ TEST_F(ClipTest, AStepWithTheFactorHasTheBitsOfClippedGradients) {
 }
 
 // One factor for parameters on two meshes; the parts of bf16 are rounded as the whole is.
-TEST(ClipRanks, TheFactorStepsPartsAsWholes) {
+TEST(ClipRanks, AStepWithTheFactorIsTheSameOnShards) {
   test::on_ranks(4, [](World&) {
     const Mesh line = Mesh::make({{"x", 4}});
     const Mesh square = Mesh::make({{"x", 2}, {"y", 2}});

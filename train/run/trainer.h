@@ -69,7 +69,7 @@ class TESSERA_API Trainer {
   // The parts of a step, in order.
   void queue_step();
   [[nodiscard]] StepInput next_input();
-  /// What the update needs to know; nobody has read it on the host.
+  /// Inputs of the optimizer's step, which the host has not read.
   struct Finished {
     Tensor not_finite;   ///< () bool: the step, or one before it
     Tensor skip;         ///< () bool: that, or no token has a target
