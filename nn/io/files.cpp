@@ -236,6 +236,15 @@ void require_writable_folder(const std::string& path, std::string_view field) {
   ::unlink(probe.c_str());
 }
 
+std::string make_folder_of(const std::string& file, std::string_view field) {
+  const std::string folder = fs::path(file).parent_path().string();
+  std::error_code error;
+  if (!folder.empty()) fs::create_directories(folder, error);
+  if (error)
+    fail<IoError>(field, "cannot make the folder ", folder, " of ", file, ": ", error.message());
+  return folder.empty() ? "." : folder;
+}
+
 void require_space(const std::string& folder, uint64_t bytes, std::string_view where) {
   struct statvfs info {};
   if (::statvfs(folder.c_str(), &info) != 0) io_error("ask for the free space of", folder);

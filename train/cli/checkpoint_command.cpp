@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command checkpoint: looks at saved steps, and joins one into a single file. It needs no
 // ranks: whatever mesh wrote a step, one process reads it.
+#include "tessera/nn/io/files.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/checkpoint/checkpoint.h"
 #include "tessera/train/cli/commands.h"
@@ -113,6 +114,7 @@ int merge(const std::vector<std::string>& steps, const CheckpointCommandConfig& 
           std::ostream& out) {
   if (c.output.empty())
     fail<ConfigError>("--output", "is missing: give the safetensors file to write");
+  (void)io::make_folder_of(c.output, "--output");
   const CheckpointReader reader(steps[0]);
   const Session session;
   std::vector<io::TensorBytes> tensors;

@@ -37,6 +37,7 @@ int run(Arguments arguments, std::ostream& out, const Catalogue&) {
                       .name = c.metric,
                       .log_scale = c.log_scale};
   if (!c.svg.empty()) {
+    (void)io::make_folder_of(c.svg, "--svg");
     io::write_file_atomically(c.svg, svg_plot(curves, options));
     out << "wrote " << c.svg << '\n';
     return 0;

@@ -92,11 +92,7 @@ uint64_t export_gguf(const GgufOptions& o, const Catalogue& catalogue, const War
 
   uint64_t bytes = 0, written = 0;
   for (const GgufTensor& t : tensors) bytes += bytes_of(t);
-  const fs::path folder = fs::path(o.out).parent_path();
-  std::error_code error;
-  if (!folder.empty()) fs::create_directories(folder, error);
-  if (error) fail<IoError>("--out", "cannot make ", folder.string(), ": ", error.message());
-  io::require_space(folder.empty() ? "." : folder.string(), bytes + (uint64_t{1} << 20), "--out");
+  io::require_space(io::make_folder_of(o.out, "--out"), bytes + (uint64_t{1} << 20), "--out");
   write_gguf(o.out, keys, tensors, [&](size_t i) {
     std::string data;
     if (i < all.all().size()) {
