@@ -319,6 +319,7 @@ std::vector<std::string> Config::conflicts() const {
 
 std::vector<std::string> Config::warnings() const {
   std::vector<std::string> all = checkpoint.warnings();
+  for (std::string& line : lr_scheduler.warnings(training.steps)) all.push_back(std::move(line));
   if (!parallelism.moves_tokens()) return all;
   for (const char* name : {"embedding_dropout", "residual_dropout"}) {
     const double p = model_number(model, name);

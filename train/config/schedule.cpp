@@ -23,6 +23,20 @@ void ScheduleConfig::fields(config::Fields& f) {
         {.min = 0, .max = 1});
 }
 
+std::vector<std::string> ScheduleConfig::warnings(int64_t steps) const {
+  const int64_t total = total_steps.value_or(steps);
+  if (warmup_steps <= 1 || warmup_steps < steps) return {};
+  const std::string fields =
+      concat("lr_scheduler.warmup_steps ", warmup_steps, " and ",
+             total_steps ? concat("lr_scheduler.total_steps ", total, ", ") : "", "training.steps ",
+             steps, ": ");
+  if (warmup_steps >= total)
+    return {concat(fields,
+                   "warm-up is all of the schedule, and only its last step has the whole "
+                   "optimizer.lr")};
+  return {concat(fields, "the run ends within warm-up")};
+}
+
 SchedulePhases phases_of(const ScheduleConfig& c, int64_t steps, int64_t from) {
   const int64_t total = c.total_steps.value_or(steps);
   const int64_t warmup = std::min(c.warmup_steps, total);

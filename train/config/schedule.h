@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera::train {
 
@@ -18,6 +19,8 @@ struct TESSERA_API ScheduleConfig {
   std::string decay_type = "linear";
   double min_lr_factor = 0;
   void fields(config::Fields& f);
+  /// Lines about a run of `steps` that has no time after its warm-up.
+  [[nodiscard]] std::vector<std::string> warnings(int64_t steps) const;
 };
 
 /// The phases of a schedule, in steps of the run from 0.

@@ -21,6 +21,23 @@ TEST(Schedule, WarmsUpHoldsAndDecays) {
     EXPECT_DOUBLE_EQ(lr_factor(c, static_cast<int64_t>(i), 10), expected[i]) << i;
 }
 
+TEST(Schedule, ARunWithoutTimeAfterWarmUpGivesAWarning) {
+  ScheduleConfig c{.warmup_steps = 5};
+  EXPECT_TRUE(c.warnings(6).empty());
+  ASSERT_EQ(c.warnings(5).size(), 1u);
+  EXPECT_EQ(c.warnings(3),
+            std::vector<std::string>{
+                "lr_scheduler.warmup_steps 5 and training.steps 3: warm-up is all of the schedule, "
+                "and only its last step has the whole optimizer.lr"});
+  c.total_steps = 10;
+  EXPECT_EQ(
+      c.warnings(3),
+      std::vector<std::string>{
+          "lr_scheduler.warmup_steps 5 and lr_scheduler.total_steps 10, training.steps 3: the "
+          "run ends within warm-up"});
+  EXPECT_TRUE(c.warnings(6).empty());
+}
+
 TEST(Schedule, WithoutARatioItDecaysAfterWarmUp) {
   const ScheduleConfig c{.warmup_steps = 1,
                          .total_steps = {},

@@ -110,6 +110,20 @@ void announce_data(const Config& c, const RunParts& parts, const Print& print) {
   for (const std::string& line : held_out.notes("validation")) print(line);
 }
 
+// Rows of the vocabulary that no token of the data has cost memory, and time in the head.
+void warn_of_idle_vocabulary(const Config& c, const Tokenizer& tokenizer, const Print& print) {
+  constexpr int64_t kFarSmaller = 8;
+  const int64_t tokens = tokenizer.vocabulary(), rows = c.model.vocab_size();
+  if (tokens == 0 || rows < kFarSmaller * tokens) return;
+  print(
+      fmt::format("warning: the tokenizer has {} tokens, and model.vocab_size is {}: most rows of "
+                  "the embedding and of the head are never trained; {}",
+                  with_separators(tokens), with_separators(rows),
+                  c.tokenizer_path().empty()
+                      ? "name the tokenizer of the model as --hf_assets_path"
+                      : "give the tokenizer of the model, or a smaller --model.vocab_size"));
+}
+
 void announce_mesh(const Config& c, const RunParts& parts, const Print& print) {
   const int rows = parts.feed->share().parts;
   print(fmt::format("mesh: {}, {}", parts.mesh.text(),
@@ -151,6 +165,7 @@ void announce(const RunFacts& run, const RunParts& parts, const Print& print) {
   if (run.device.is_cuda() && run.config.metrics.summary != "none")
     announce_attention(run.config, parts, print);
   announce_data(run.config, parts, print);
+  if (parts.data) warn_of_idle_vocabulary(run.config, *run.tokenizer, print);
   announce_mesh(run.config, parts, print);
   for (const std::string& warning : run.config.warnings()) print("warning: " + warning);
   announce_training(run.config, parts, print);
