@@ -4,7 +4,7 @@
 source "$(dirname "$0")/common.sh" "$@"
 printf 'some other text %.0s' $(seq 200) >u.txt
 base="$small_llama --training.seq_len 64 --training.local_batch_size 1 --sample.tokens 0 --checkpoint.enable"
-base+=" --checkpoint.last_save_model_only false --lr_scheduler.total_steps 9 --dump_folder o --metrics.measure_ceiling false"
+base+=" --lr_scheduler.total_steps 9 --dump_folder o --metrics.measure_ceiling false"
 path="--dataloader.path t.txt"
 order="its order differs from here on"
 begin() { # begin <data>: two steps

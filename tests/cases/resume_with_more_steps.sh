@@ -3,7 +3,7 @@
 # More steps than a run began with lift its learning rate, unless the schedule has a length of its own: a warning says so.
 source "$(dirname "$0")/common.sh" "$@"
 base="$small_llama --dataloader.path t.txt --training.seq_len 64 --training.local_batch_size 1 --sample.tokens 0 --metrics.measure_ceiling false"
-base+=" --checkpoint.enable --checkpoint.last_save_model_only false --optimizer.lr 1e-3 --lr_scheduler.warmup_steps 0"
+base+=" --checkpoint.enable --optimizer.lr 1e-3 --lr_scheduler.warmup_steps 0"
 rate() { sed -n "s/.*\"step\": *$1,.*\"lr\": *\([^,}]*\).*/\1/p" "$2"/metrics.jsonl; } # of a step
 
 run 0 "$T" train $base --dump_folder a --training.steps 2

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <spawn.h>
 #include <string>
@@ -103,6 +104,14 @@ class Process {
     return pid_ > 0 &&
            waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
            info.si_pid == 0;
+  }
+  /// Whether it has a handler of the signal by now.
+  [[nodiscard]] bool handles(int number) const {
+    std::ifstream lines(concat("/proc/", pid_, "/status"));
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with("SigCgt:"))
+        return (std::stoull(line.substr(7), nullptr, 16) >> (number - 1)) & 1;
+    return false;
   }
   /// Waits until `done` returns true or the process has ended; returns what `done` said last.
   bool wait_for(const std::function<bool()>& done) {

@@ -66,7 +66,6 @@ class TinyRunTest : public test::FolderTest {
     set("sample.tokens", "0");
     set("debug.seed", "7");
     set("checkpoint.enable", "true");
-    set("checkpoint.last_save_model_only", "false");
     return joined(words, more);
   }
   [[nodiscard]] Config config(const std::string& dump, const Words& more = {}) const {

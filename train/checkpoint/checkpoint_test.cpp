@@ -331,7 +331,6 @@ TEST(CheckpointFields, ConflictsAreNamed) {
   EXPECT_TRUE(c.conflicts().empty());
   EXPECT_TRUE(c.warnings().empty());
   EXPECT_TRUE(c.excludes("optimizer") && c.excludes("lr_scheduler") && !c.excludes("dataloader"));
-  c.last_save_model_only = false;
   c.folder = "";
   c.exclude_from_loading = "train_state,lr";
   c.export_dtype = "bfloat16";

@@ -54,8 +54,10 @@ void CheckpointConfig::fields(config::Fields& f) {
         "save after the first step too, to find out early that saving works");
   f.add("keep_latest_k", keep_latest_k, "checkpoints to keep; 0 keeps all",
         {.min = 0, .max = 1 << 30});
-  f.add("last_save_model_only", last_save_model_only,
-        "save only the model after the last step; training cannot resume from it");
+  f.add(
+      "last_save_model_only", last_save_model_only,
+      "save only the model after the last step, in a third of the space; a finished run cannot be "
+      "continued then");
   f.add("export_dtype", export_dtype, "dtype of a checkpoint that last_save_model_only saves",
         {.choices = {"float32", "bfloat16", "float16"}});
   f.add("load_step", load_step, "step of the checkpoint to resume from; -1: the latest valid one",

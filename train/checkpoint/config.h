@@ -20,7 +20,7 @@ struct TESSERA_API CheckpointConfig {
   AsyncMode async_mode = AsyncMode::disabled;
   bool enable_first_step_checkpoint = false;
   bool initial_load_in_hf = false, last_save_in_hf = false;
-  bool enable = false, last_save_model_only = true, initial_load_model_only = true;
+  bool enable = false, last_save_model_only = false, initial_load_model_only = true;
   std::string folder = "checkpoint", initial_load_path, exclude_from_loading;
   std::string export_dtype = "float32", file_mode;
   int64_t interval = 500, keep_latest_k = 10, load_step = -1;

@@ -28,10 +28,10 @@ using tessera::test::IoFault;
 using tessera::test::IoFaults;
 
 // A process started with TESSERA_TEST_KILL_AT=n dies at call n after its first one in a save, of
-// TESSERA_TEST_KILL_SIGNAL if there is one.
-const char* kill_at() {
+// TESSERA_TEST_KILL_SIGNAL if there is one; it goes on if it handles the signal.
+const char*& kill_at() {
   static const char* at = std::getenv("TESSERA_TEST_KILL_AT");
-  return IoFaults::get().armed ? nullptr : at;
+  return at;
 }
 
 int kill_signal() {
@@ -41,7 +41,7 @@ int kill_signal() {
 
 void arm_in_a_save(std::string_view path) {
   if (path.find(".partial") != std::string_view::npos)
-    IoFaults::get().arm(IoFault::kill, std::atoll(kill_at()), true);
+    if (!IoFaults::get().armed) IoFaults::get().arm(IoFault::kill, std::atoll(kill_at()), true);
 }
 
 // A process started with TESSERA_TEST_HOLD=file holds data files while there is such a file.
@@ -64,7 +64,12 @@ bool fails() {
   if (!f.armed) return false;
   const int64_t call = f.calls++;
   if (call != f.at && !(f.stays && call > f.at && f.at >= 0)) return false;
-  if (f.fault == IoFault::kill) std::raise(kill_signal());
+  if (f.fault == IoFault::kill) {
+    std::raise(kill_signal());
+    kill_at() = nullptr;
+    (void)f.disarm();
+    return false;
+  }
   errno = f.fault == IoFault::no_space ? ENOSPC : EIO;
   return true;
 }

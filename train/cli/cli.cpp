@@ -6,6 +6,7 @@
 #include "tessera/dist/launch/launch.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/cli/commands.h"
+#include "tessera/train/cli/interruption.h"
 #include "tessera/train/cli/standard_output.h"
 
 #include <fmt/format.h>
@@ -26,7 +27,7 @@ std::string usage() {
   for (const Command& c : commands()) text += fmt::format("  {:<12} {}\n", c.name, c.summary);
   return text +
          R"(`tessera <command> --help` lists the fields of a command. --version prints the version.
-The exit status is 0, 1 for a failure at run time, or 2 for wrong usage. A full disk under the standard output gives 1. A
+The exit status is 0, 1 for a failure at run time, 2 for wrong usage, or 130 after Ctrl-C. A full disk under the standard output gives 1. A
 pipe closed by its reader ends a command quietly with 0; training goes on with its files, and never waits for a reader.
 )";
 }
@@ -134,6 +135,9 @@ int run_cli(Arguments arguments, std::ostream& out, std::ostream& err, const Cat
     return kWrongUsage;
   } catch (const ClosedPipe&) {
     return 0;
+  } catch (const Interrupted& interrupted) {
+    print_error(err, interrupted.what());
+    return kInterruptedStatus;
   } catch (const std::exception& error) {
     print_error(err, error.what());
     return kFailed;

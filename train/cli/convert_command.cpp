@@ -2,6 +2,7 @@
 // The commands import-hf, export-hf and export-gguf. They need no ranks: a checkpoint of any mesh
 // is read by one process, a tensor at a time.
 #include "tessera/train/cli/commands.h"
+#include "tessera/train/cli/interruption.h"
 #include "tessera/train/convert/convert.h"
 #include "tessera/train/monitor/screen.h"
 
@@ -63,7 +64,7 @@ void require_paths(const std::string& checkpoint, const std::string& out, const 
   config::throw_if_any(faults);
 }
 
-// Lines of a conversion, and on a terminal a bar below them.
+// Lines of a conversion, and on a terminal a bar below them. Ctrl-C ends it between two tensors.
 class ConversionScreen {
  public:
   explicit ConversionScreen(std::ostream& out) : screen_(out, Screen::style_of(out)) {}
@@ -72,6 +73,7 @@ class ConversionScreen {
   }
   [[nodiscard]] BytesDone bar() {
     return [this](uint64_t bytes, uint64_t of) {
+      interruption_.check();
       if (!screen_.bar_due()) return;
       const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
       screen_.bar(byte_bar(bytes, of, seconds, screen_.width()));
@@ -84,6 +86,7 @@ class ConversionScreen {
 
  private:
   using Clock = std::chrono::steady_clock;
+  const Interruption interruption_{"interrupted: nothing was written"};
   Screen screen_;
   const Clock::time_point start_ = Clock::now();
 };

@@ -3,6 +3,7 @@
 // at any moment, and the same command goes on from there.
 #include "tessera/core/process.h"
 #include "tessera/train/cli/commands.h"
+#include "tessera/train/cli/interruption.h"
 #include "tessera/train/monitor/metrics.h"
 #include "tessera/train/monitor/screen.h"
 #include "tessera/train/prepare/prepare.h"
@@ -85,9 +86,11 @@ int prepare(Arguments arguments, std::ostream& out) {
   PrepareProgress progress;
   DataIndex index;
   {
+    const Interruption interruption("interrupted: the same command goes on from the whole shards");
     Bar bar(out);
     index = prepare_data(c.options, *tokenizer, [&](const PrepareProgress& p) {
       progress = p;
+      interruption.check();
       bar.show(p);
     });
   }

@@ -7,14 +7,15 @@
 #include "tessera/dist/launch/run.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/train/cli/commands.h"
+#include "tessera/train/cli/interruption.h"
 #include "tessera/train/cli/standard_output.h"
 #include "tessera/train/memory/estimate.h"
 #include "tessera/train/monitor/screen.h"
-#include "tessera/train/ranks/stop_signals.h"
 #include "tessera/train/run/faults.h"
 #include "tessera/train/run/trainer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <ostream>
 
 namespace tessera::train {
@@ -66,7 +67,7 @@ int run(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   }
   const Device device = rank_device(config.device, launch);
   FlightRecorder::install_signal_handler();  // SIGUSR2 dumps flight records
-  install_stop_signals(config.checkpoint.enable);
+  install_save_signal();
   if (auto* output = dynamic_cast<StandardOutput*>(out.rdbuf())) output->write_in_background();
   if (launch.rank == 0) out << "tessera " << TESSERA_VERSION << '\n';
   // Once on each host, whose devices are alike.
@@ -77,10 +78,15 @@ int run(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   // Under a launcher each rank may have its own terminal, so there is no progress bar.
   const bool alone = launch.launcher == Launcher::single;
   Screen screen(out, alone ? Screen::style_of(out) : Screen::Style{});
+  std::atomic<bool> interrupted = false;
   const auto on_rank = [&](World&) {
     Trainer trainer(
         config, [&](const std::string& line) { screen.line(line); }, &screen);
+    // Before the first step there is nothing to save, nor after run().
+    install_stop_signals(launch.local_rank <= 0);
     trainer.run();
+    remove_stop_signals();
+    if (trainer.stopped_by() == SignalRequest::interrupt) interrupted = true;
     trainer.print_samples();
   };
   WorldOptions options = world_options(config);
@@ -90,7 +96,7 @@ int run(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   } catch (const OutOfMemory& error) {
     throw OutOfMemory(concat(error.what(), "; ", memory_advice(config, launch.size)));
   }
-  return 0;
+  return interrupted ? kInterruptedStatus : 0;
 }
 
 }  // namespace

@@ -141,6 +141,26 @@ TEST_P(HuggingFaceFaults, AKillAtAnyCallLeavesAPartialFolderAtMost) {
   std::cout << kills << " kills\n";
 }
 
+// It ends between two tensors; after the last one the command comes to its end.
+TEST_P(HuggingFaceFaults, CtrlCLeavesNothing) {
+  int ended = 0;
+  for (int64_t at = 0;; at += test::long_form() ? 1 : 7) {
+    SCOPED_TRACE(concat("at call ", at));
+    const int status =
+        Child(words_, path("log"),
+              {concat("TESSERA_TEST_KILL_AT=", at), concat("TESSERA_TEST_KILL_SIGNAL=", SIGINT)})
+            .wait();
+    if (status == 0) break;
+    ASSERT_EQ(status, 130) << io::read_file(path("log"));
+    TESSERA_EXPECT_HOLDS(io::read_file(path("log")),
+                         "error: [SIGINT] interrupted: nothing was written");
+    ASSERT_TRUE(nothing_is_left());
+    ++ended;
+  }
+  EXPECT_TRUE(contents() == whole_);
+  EXPECT_GE(ended, 2);
+}
+
 TEST_P(HuggingFaceFaults, AFolderThatCannotBeMadeIsNamed) {
   for (const std::string& place : {path("text.txt"), std::string("/proc")}) {
     words_.back() = place + "/none/out";

@@ -204,6 +204,17 @@ TEST_F(PrepareTest, AKilledPreparationGoesOn) {
   }
   EXPECT_GE(kills, 4);
   EXPECT_GE(kept, 2u);
+  for (int64_t call = all ? 0 : 2;; call += all ? 1 : 17) {
+    SCOPED_TRACE(concat("Ctrl-C at call ", call));
+    Child child(
+        words, at("log"),
+        {concat("TESSERA_TEST_KILL_AT=", call), concat("TESSERA_TEST_KILL_SIGNAL=", SIGINT)});
+    const int status = child.wait();
+    finish();
+    if (status == 0) break;
+    ASSERT_EQ(status, 130) << io::read_file(at("log"));
+    TESSERA_EXPECT_HOLDS(io::read_file(at("log")), "the same command goes on from the whole");
+  }
   for (int i = 0; i < (all ? 40 : 2); ++i) {
     Child child(words, at("log"));
     std::this_thread::sleep_for(std::chrono::milliseconds(3 + 2 * i % 37));

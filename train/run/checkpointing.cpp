@@ -8,7 +8,6 @@
 #include "tessera/train/checkpoint/loading.h"
 #include "tessera/train/exchange/writer.h"
 #include "tessera/train/ranks/ranks.h"
-#include "tessera/train/ranks/stop_signals.h"
 #include "tessera/train/run/rank_check.h"
 #include "tessera/train/run/timing_impl.h"
 
@@ -36,25 +35,22 @@ Checkpointing::Checkpointing(const RunFacts& run, RunParts& parts, const RunFold
 // make between steps anyway.
 Checkpointing::Due Checkpointing::due(int64_t done) {
   const CheckpointConfig& c = run_.config.checkpoint;
-  stopped_ = false;
+  stopped_by_ = SignalRequest::none;
   const Tensor told = empty({2}, DType::i64);
   told.data<int64_t>()[0] = request_code();
   told.data<int64_t>()[1] = in_flight_ && !in_flight_->written() ? 1 : 0;
   World::current().group().all_reduce(told)->wait();
   const SignalRequest request = agreed_request(told.data<int64_t>()[0]);
-  if (!c.enable) {
-    if (request == SignalRequest::save) {
-      print_(
-          fmt::format("SIGUSR1 after step {}: nothing is saved without --checkpoint.enable", done));
-    }
-    return Due::nothing;
-  }
+  if (!c.enable && request == SignalRequest::save)
+    print_(
+        fmt::format("SIGUSR1 after step {}: nothing is saved without --checkpoint.enable", done));
   if (told.data<int64_t>()[1] == 0) finish_save();
-  if (done >= run_.config.training.steps) return Due::last;
-  if (request == SignalRequest::save_and_stop) return Due::save_and_stop;
+  if (done >= run_.config.training.steps) return c.enable ? Due::last : Due::nothing;
+  if (request == SignalRequest::terminate) return Due::terminate;
+  if (request == SignalRequest::interrupt) return Due::interrupt;
   const bool first = done == 1 && c.enable_first_step_checkpoint;
-  return request == SignalRequest::save || done % c.interval == 0 || first ? Due::save
-                                                                           : Due::nothing;
+  const bool save = request == SignalRequest::save || done % c.interval == 0 || first;
+  return c.enable && save ? Due::save : Due::nothing;
 }
 
 void Checkpointing::follow(Due due, const Progress& progress) {
@@ -65,12 +61,8 @@ void Checkpointing::follow(Due due, const Progress& progress) {
       save(progress, c.last_save_model_only);
       if (c.last_save_in_hf) save_hugging_face(progress.step);
       return;
-    case Due::save_and_stop:
-      save(progress);
-      stopped_ = true;
-      print_(fmt::format("stopped by SIGTERM after step {}; the same command{} resumes from there",
-                         progress.step, folder_.overwrites() ? " without --overwrite" : ""));
-      return;
+    case Due::terminate: return stop(SignalRequest::terminate, progress);
+    case Due::interrupt: return stop(SignalRequest::interrupt, progress);
     case Due::save: break;
   }
   try {
@@ -79,6 +71,18 @@ void Checkpointing::follow(Due due, const Progress& progress) {
   } catch (const IoError& error) {
     print_(not_saved(progress.step, error));
   }
+}
+
+void Checkpointing::stop(SignalRequest by, const Progress& progress) {
+  if (run_.config.checkpoint.enable) save(progress);
+  stopped_by_ = by;
+  const std::string how =
+      !run_.config.checkpoint.enable
+          ? "only the model is kept; with --checkpoint.enable a run can be resumed"
+          : fmt::format("the same command{} resumes from there",
+                        folder_.overwrites() ? " without --overwrite" : "");
+  print_(fmt::format("stopped by {} after step {}; {}",
+                     by == SignalRequest::interrupt ? "SIGINT" : "SIGTERM", progress.step, how));
 }
 
 Checkpoint Checkpointing::checkpoint(const Progress& progress, bool model_only) const {

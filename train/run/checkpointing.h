@@ -5,6 +5,7 @@
 
 #include "tessera/train/checkpoint/saving.h"
 #include "tessera/train/monitor/loss_history.h"
+#include "tessera/train/ranks/stop_signals.h"
 #include "tessera/train/run/run_facts.h"
 #include "tessera/train/run/run_folder.h"
 #include "tessera/train/step/run_parts.h"
@@ -24,23 +25,25 @@ class TESSERA_API Checkpointing {
   enum class Due : uint8_t {
     nothing,
     save,
-    save_and_stop,  ///< a signal asked for it
-    last            ///< the run is complete
+    terminate,  ///< SIGTERM asked for it: the run ends, and saves if checkpoints are enabled
+    interrupt,  ///< the same by SIGINT
+    last        ///< the run is complete
   };
   /// Agrees on the save that is due, and commits a save in flight whose files all ranks have
   /// written. `done`: steps so far. Collective.
   [[nodiscard]] Due due(int64_t done);
   /// Saves as `due` says, when the values of all steps are read. Collective. Errors as of Saving
-  /// for `last` and `save_and_stop`; an error of `save` is a warning.
+  /// for `last` and a stop; an error of `save` is a warning.
   void follow(Due due, const Progress& progress);
   /// Saves and waits for it. Collective. Errors as of Saving, on all ranks.
   void save(const Progress& progress, bool model_only = false);
 
-  /// Whether a signal stopped the run.
-  [[nodiscard]] bool stopped() const { return stopped_; }
+  /// The request that stopped the run, or none.
+  [[nodiscard]] SignalRequest stopped_by() const { return stopped_by_; }
 
  private:
   [[nodiscard]] Checkpoint checkpoint(const Progress& progress, bool model_only) const;
+  void stop(SignalRequest by, const Progress& progress);
   void begin_save(const Progress& progress);
   void finish_save();
   void saved(int64_t step, uint64_t bytes, double seconds) const;
@@ -52,7 +55,7 @@ class TESSERA_API Checkpointing {
   const LossHistory& history_;
   const Print& print_;
   std::unique_ptr<BackgroundSave> in_flight_;
-  bool stopped_ = false;
+  SignalRequest stopped_by_ = SignalRequest::none;
 };
 
 }  // namespace tessera::train

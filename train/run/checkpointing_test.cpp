@@ -59,14 +59,14 @@ TEST_F(CheckpointingTest, ASaveInFlightIsCommittedBeforeTheNextOne) {
     expect_steps(folder, {4});
     checkpoints.follow(Due::last, {.step = 20});
     expect_steps(folder, {5, 20});
-    EXPECT_FALSE(checkpoints.stopped());
+    EXPECT_FALSE(stops(checkpoints.stopped_by()));
   });
 }
 
 TEST_F(CheckpointingTest, AStopIsSaved) {
   with({}, [](Checkpointing& checkpoints, const CheckpointFolder& folder) {
-    checkpoints.follow(Due::save_and_stop, {.step = 3});
-    EXPECT_TRUE(checkpoints.stopped());
+    checkpoints.follow(Due::terminate, {.step = 3});
+    EXPECT_EQ(checkpoints.stopped_by(), SignalRequest::terminate);
     expect_steps(folder, {3});
   });
 }

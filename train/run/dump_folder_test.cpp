@@ -221,8 +221,38 @@ TEST_F(DumpFolderTest, ASaveRequestWithoutCheckpointsSaysSo) {
         << io::read_file(path("log"));
     EXPECT_TRUE(child.running());
     child.signal(SIGTERM);
-    EXPECT_EQ(child.wait(), -SIGTERM);
+    EXPECT_EQ(child.wait(), 0) << io::read_file(path("log"));
   }
+}
+
+TEST_F(DumpFolderTest, AStopWithoutCheckpointsKeepsTheModel) {
+  for (const auto& [signal, status] : {std::pair{SIGTERM, 0}, {SIGINT, 130}}) {
+    Child child(plain({"--training.steps", "1000000", "--overwrite"}), path("log"));
+    const auto log = [&] { return io::read_file(path("log")); };
+    ASSERT_TRUE(child.wait_for([&] { return log().find("step:  2") != std::string::npos; }));
+    child.signal(signal);
+    EXPECT_EQ(child.wait(), status) << log();
+    TESSERA_EXPECT_HOLDS(log(), "only the model is kept; with --checkpoint.enable a run can be");
+    TESSERA_EXPECT_HOLDS(log(), "wrote " + path("a/model.safetensors"));
+    EXPECT_EQ(log().find("SIGINT: the run ends after this step") != std::string::npos,
+              signal == SIGINT);
+    EXPECT_EQ(run({"generate", "--checkpoint", path("a"), "--prompt", "t", "--tokens", "1"}), 0)
+        << err_.str();
+  }
+}
+
+// A step of a million micro-batches, which nothing but the second Ctrl-C ends.
+TEST_F(DumpFolderTest, ASecondCtrlCEndsARunAtOnce) {
+  Child child(plain({"--training.global_batch_size", "1000000"}), path("log"));
+  ASSERT_TRUE(child.wait_for([&] { return child.handles(SIGINT); }));
+  child.signal(SIGINT);
+  ASSERT_TRUE(child.wait_for([&] {
+    return io::read_file(path("log")).find("a second one ends it at once") != std::string::npos;
+  }));
+  EXPECT_TRUE(child.running());
+  child.signal(SIGTERM);  // as torchrun adds
+  child.signal(SIGINT);
+  EXPECT_EQ(child.wait(), -SIGINT);
 }
 
 TEST_F(DumpFolderTest, AConfigurationThatNobodyWritesIsRefused) {

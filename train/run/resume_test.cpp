@@ -338,6 +338,20 @@ TEST_F(ResumeTest, GenerateReadsRunsAndSteps) {
   EXPECT_NE(text("a").find("warning: skipped a checkpoint"), std::string::npos);
 }
 
+TEST_F(ResumeTest, AVocabularyOfWhichLittleIsTrainedGivesAWarning) {
+  for (const auto& [rows, warned] : {std::pair{"2055", false}, {"2056", true}}) {
+    EXPECT_EQ(run(train("a", {"--training.steps", "1", "--model.vocab_size", rows, "--overwrite"})),
+              0)
+        << err_.str();
+    EXPECT_EQ(
+        out_.str().find("warning: the tokenizer has 257 tokens, and model.vocab_size is 2,056"
+                        ": most rows of the embedding and of the head are never trained; "
+                        "name the tokenizer of the model as --hf_assets_path") != std::string::npos,
+        warned)
+        << out_.str();
+  }
+}
+
 TEST_F(ResumeTest, ACheckpointCarriesItsTokenizer) {
   const auto make = [&](const std::string& name, const char* vocabulary, const std::string& from) {
     EXPECT_EQ(run({"tokenizer", "train", "--vocab_size", vocabulary, "--out", path(name), from}), 0)
@@ -388,7 +402,14 @@ TEST_F(ResumeTest, TwoRunsInOneFolderAreRefused) {
 }
 
 TEST_F(ResumeTest, SignalsSave) {
-  for (const char* ranks : {"1", "2"}) {
+  struct Case {
+    const char* ranks;
+    int stop, status;
+    const char* said;
+  };
+  for (const auto& [ranks, stop, status, said] :
+       {Case{"1", SIGINT, 130, "stopped by SIGINT after step "},
+        Case{"2", SIGTERM, 0, "stopped by SIGTERM after step "}}) {
     const std::string dump = concat("a", ranks);
     const auto words = [&](const std::string& to, const std::string& steps) {
       return train(to, {"--training.steps", steps, "--lr_scheduler.decay_ratio", "0",
@@ -405,10 +426,11 @@ TEST_F(ResumeTest, SignalsSave) {
     })) << io::read_file(path("log"));
     child.signal(SIGUSR1);
     ASSERT_TRUE(child.wait_for([&] { return folder.steps().size() == 1; }));
-    child.signal(SIGTERM);
-    EXPECT_EQ(child.wait(), 0) << io::read_file(path("log"));
+    child.signal(stop);
+    EXPECT_EQ(child.wait(), status) << io::read_file(path("log"));
     const std::string log = io::read_file(path("log"));
-    TESSERA_EXPECT_HOLDS(log, "stopped by SIGTERM after step ");
+    TESSERA_EXPECT_HOLDS(log, said);
+    EXPECT_EQ(log.find("sample") == log.npos, true) << log;
     const std::vector<int64_t> steps = folder.steps();
     ASSERT_EQ(steps.size(), 2u);
     // Where the signals came does not change the bits.

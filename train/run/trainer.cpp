@@ -96,9 +96,9 @@ void Trainer::run() {
   }
   settle();
   monitor_->finish();
-  if (checkpoints_.stopped()) return;
-  print_(fmt::format("training completed in {}", duration(seconds_since(start))));
-  write_model();
+  const bool stopped = stops(stopped_by());
+  if (!stopped) print_(fmt::format("training completed in {}", duration(seconds_since(start))));
+  if (!stopped || !c.checkpoint.enable) write_model();
 }
 
 StepRecord Trainer::step() {
@@ -262,7 +262,7 @@ bool Trainer::checkpoint_or_stop() {
   if (due == Checkpointing::Due::nothing) return false;
   settle();
   checkpoints_.follow(due, progress());
-  return checkpoints_.stopped();
+  return stops(stopped_by());
 }
 
 // The plot, and the model unless the last checkpoint holds it.
@@ -281,7 +281,7 @@ void Trainer::write_model() {
 }
 
 void Trainer::print_samples() {
-  if (!checkpoints_.stopped()) train::print_samples(run_, model(), print_);
+  if (!stops(stopped_by())) train::print_samples(run_, model(), print_);
 }
 
 }  // namespace tessera::train

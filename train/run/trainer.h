@@ -51,8 +51,8 @@ class TESSERA_API Trainer {
   void settle();
   /// The loss on validation.dataset_path; UsageError unless validation is enabled.
   Evaluation validate();
-  /// Runs all remaining steps with checkpoints between them, then writes the plot and the model. A
-  /// stop signal ends it after a checkpoint.
+  /// Runs all remaining steps with checkpoints between them, then writes the plot, and the model
+  /// unless a checkpoint holds it. A stop signal ends it after the step, saved in the same way.
   void run();
   /// Writes a checkpoint of the current step, and waits for it; called on every rank. Errors as of
   /// Saving, on all ranks; earlier checkpoints are unchanged.
@@ -60,6 +60,8 @@ class TESSERA_API Trainer {
   /// Prints greedy and sampled text of the current model. Collective: all ranks run the model.
   void print_samples();
 
+  /// The signal that stopped the run, or none.
+  [[nodiscard]] SignalRequest stopped_by() const { return checkpoints_.stopped_by(); }
   [[nodiscard]] models::LanguageModel& model() { return *parts_.model; }
   /// Records of past steps for the plot, as LossHistory keeps them.
   [[nodiscard]] const std::vector<StepRecord>& records() const { return history_.records(); }
