@@ -213,7 +213,8 @@ TEST_F(PrepareTest, AKilledPreparationGoesOn) {
     finish();
     if (status == 0) break;
     ASSERT_EQ(status, 130) << io::read_file(at("log"));
-    TESSERA_EXPECT_HOLDS(io::read_file(at("log")), "the same command goes on from the whole");
+    EXPECT_NE(io::read_file(at("log")).find("the same command goes on from the whole shards"),
+              std::string::npos);
   }
   for (int i = 0; i < (all ? 40 : 2); ++i) {
     Child child(words, at("log"));
