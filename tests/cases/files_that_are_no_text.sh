@@ -4,7 +4,7 @@
 source "$(dirname "$0")/common.sh" "$@"
 printf '\357\273\277hi' >q.txt
 run 0 "$T" data prepare --out q.out q.txt
-equal "ids" "$(tail -c 8 q.out/tokens-00000.bin | od -An -tu2 | xargs)" "256 104 105 257"
+equal "ids" "$(tail -c 8 q.out/tokens-00000.npy | od -An -tu2 | xargs)" "256 104 105 257"
 names() { # names <word> <bytes>: the error says what the file is, and does not advise to convert it
   printf "$2" >file.txt
   refuses "$1" "$T" data prepare --out none file.txt

@@ -5,6 +5,7 @@
 dev=$(cd "$(dirname "$0")/../.." && pwd)/dev
 source "$(dirname "$0")/common.sh" "$@"
 words="train $small_llama --dataloader.path t.txt --training.seq_len 64 --training.local_batch_size 1 --threads 1 --sample.tokens 0"
+words+=" --metrics.measure_ceiling false"
 "$T" $words --training.steps 2 --training.global_batch_size 200 --dump_folder timing >output
 speed=$(sed -nE 's/.*"tokens_per_second": *([0-9]+).*/\1/p' timing/metrics.jsonl | tail -1)
 batch=$((3 * speed / 64 * 2)) # two ranks, at most twice as fast
@@ -26,6 +27,6 @@ for signal in INT TERM; do
   wait $job || status=$?
   [ $signal = INT ] && wanted=130 || wanted=0
   equal "status after SIG$signal" $status $wanted
-  grep -q 'stopped by SIGTERM after step 2; the same command resumes from there' output || fail "nothing said"
-  [ -f o/checkpoint/step-2/manifest.json ] || fail "nothing saved"
+  grep -q 'stopped by SIGTERM after step [12]; the same command resumes from there' output || fail "nothing said"
+  compgen -G "o/checkpoint/step-[12]/manifest.json" >/dev/null || fail "nothing saved"
 done

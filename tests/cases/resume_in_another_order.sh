@@ -3,7 +3,7 @@
 # A run that goes on with another seed, shuffle, packing or mixture reads its data in another order: a warning says so.
 source "$(dirname "$0")/common.sh" "$@"
 printf 'some other text %.0s' $(seq 200) >u.txt
-base="$small_llama --training.seq_len 64 --training.local_batch_size 1 --sample.tokens 0 --checkpoint.enable"
+base="$small_llama --training.seq_len 64 --training.local_batch_size 1 --sample.tokens 0 --checkpoint.enable --lr_scheduler.warmup_steps 1"
 base+=" --lr_scheduler.total_steps 9 --dump_folder o --metrics.measure_ceiling false"
 path="--dataloader.path t.txt"
 order="its order differs from here on"

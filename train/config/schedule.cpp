@@ -25,7 +25,8 @@ void ScheduleConfig::fields(config::Fields& f) {
 
 std::vector<std::string> ScheduleConfig::warnings(int64_t steps) const {
   const int64_t total = total_steps.value_or(steps);
-  if (warmup_steps <= 1 || warmup_steps < steps) return {};
+  if (warmup_steps <= 1 || warmup_steps < steps || (warmup_steps == steps && total > steps))
+    return {};
   const std::string fields =
       concat("lr_scheduler.warmup_steps ", warmup_steps, " and ",
              total_steps ? concat("lr_scheduler.total_steps ", total, ", ") : "", "training.steps ",

@@ -339,12 +339,12 @@ TEST_F(ResumeTest, GenerateReadsRunsAndSteps) {
 }
 
 TEST_F(ResumeTest, AVocabularyOfWhichLittleIsTrainedGivesAWarning) {
-  for (const auto& [rows, warned] : {std::pair{"2055", false}, {"2056", true}}) {
+  for (const auto& [rows, warned] : {std::pair{"2063", false}, {"2064", true}}) {
     EXPECT_EQ(run(train("a", {"--training.steps", "1", "--model.vocab_size", rows, "--overwrite"})),
               0)
         << err_.str();
     EXPECT_EQ(
-        out_.str().find("warning: the tokenizer has 257 tokens, and model.vocab_size is 2,056"
+        out_.str().find("warning: the tokenizer has 258 tokens, and model.vocab_size is 2,064"
                         ": most rows of the embedding and of the head are never trained; "
                         "name the tokenizer of the model as --hf_assets_path") != std::string::npos,
         warned)
