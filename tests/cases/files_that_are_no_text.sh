@@ -5,10 +5,10 @@ source "$(dirname "$0")/common.sh" "$@"
 printf '\357\273\277hi' >q.txt
 run 0 "$T" data prepare --out q.out q.txt
 equal "ids" "$(tail -c 8 q.out/tokens-00000.npy | od -An -tu2 | xargs)" "256 104 105 257"
-names() { # names <word> <bytes>: the error says what the file is, and does not advise to convert it
+names() { # names <word> <bytes>: the error says what the file is, and does not take it for Latin-1
   printf "$2" >file.txt
   refuses "$1" "$T" data prepare --out none file.txt
-  ! grep -q iconv output || fail "iconv in the error of $1"
+  ! grep -q LATIN1 output || fail "LATIN1 in the error of $1"
 }
 names Parquet 'PAR1\377\376'
 names zstd '\050\265\057\375\377'
