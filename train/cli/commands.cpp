@@ -9,14 +9,15 @@ namespace tessera::train {
 Command train_command(), generate_command(), eval_command(), compare_command(), plot_command(),
     trace_command(), checkpoint_command(), import_hf_command(), export_hf_command(),
     export_gguf_command(), tokenize_command(), tokenizer_command(), data_command(),
-    config_command(), recipes_command(), models_command();
+    config_command(), recipes_command(), models_command(), schedule_command();
 
 std::span<const Command> commands() {
-  static const std::array all{
-      train_command(),     generate_command(),    eval_command(),       compare_command(),
-      plot_command(),      trace_command(),       checkpoint_command(), import_hf_command(),
-      export_hf_command(), export_gguf_command(), tokenize_command(),   tokenizer_command(),
-      data_command(),      config_command(),      recipes_command(),    models_command()};
+  static const std::array all{train_command(),       generate_command(),  eval_command(),
+                              compare_command(),     plot_command(),      trace_command(),
+                              checkpoint_command(),  import_hf_command(), export_hf_command(),
+                              export_gguf_command(), tokenize_command(),  tokenizer_command(),
+                              data_command(),        config_command(),    recipes_command(),
+                              models_command(),      schedule_command()};
   return all;
 }
 

@@ -158,6 +158,46 @@ TEST_F(CommandsTest, GeneratesForSeveralPromptsAtOnce) {
   EXPECT_TRUE(generated({"--tokens", "3", "--temperature", "0"}).ends_with('\n'));
 }
 
+TEST_F(CommandsTest, ShowsSchedulesAndReadsThemBack) {
+  const Words own{"schedule",
+                  "--name",
+                  "1F1B",
+                  "--ranks",
+                  "2",
+                  "--micro_batches",
+                  "2",
+                  "--out",
+                  folder() + "/new/own.csv",
+                  "--actions",
+                  folder() + "/all.csv"};
+  const auto [status, out, err] = run(own);
+  EXPECT_EQ(status, 0) << err;
+  EXPECT_EQ(out,
+            "1F1B: stages 2, ranks 2, micro-batches 2, a step takes 9\n"
+            "rank      busy              idle    idle in span  in flight  stages\n"
+            "   0         6        3 (33.3 %)               3          2  0\n"
+            "   1         6        3 (33.3 %)               0          1  1\n\n"
+            "0 0F0 0F1 ........0B0---- ....0B1---- \n"
+            "1 ....1F0 1B0---- 1F1 1B1---- ........\n"
+            "wrote " +
+                folder() + "/new/own.csv\nwrote " + folder() + "/all.csv\n");
+  EXPECT_EQ(io::read_file(folder() + "/new/own.csv"), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  EXPECT_TRUE(io::read_file(folder() + "/all.csv").starts_with("0UNSHARD,0F0,0SEND_F0,0F1,"));
+  const auto [again, same, none] = run({"schedule", "--csv", folder() + "/new/own.csv"});
+  EXPECT_EQ(again, 0) << none;
+  EXPECT_EQ(same.substr(same.find('\n')),
+            out.substr(out.find('\n'), same.size() - same.find('\n')));
+  for (const auto& [words, error] :
+       {std::pair{Words{}, "[--name] give a schedule by --name, or a file by --csv"},
+        {{"--name", "GPipe", "--stages", "6"}, "[--stages] 6 are not the same number on each of 4"},
+        {{"--name", "GPipe", "--stages", "8"}, "GPipe does not fit 8 stages on 4 ranks and 8"},
+        {{"--csv", folder() + "/text.txt"}, "line 1, cell 1: [pipeline schedule] '"}}) {
+    const auto [refused, nothing, why] = run(joined({"schedule"}, words));
+    EXPECT_EQ(refused, 2) << why;
+    EXPECT_NE(why.find(error), std::string::npos) << why;
+  }
+}
+
 TEST_F(CommandsTest, WrongUsageOfGenerateIsFoundAtOnce) {
   const auto [status, out, err] =
       run({"generate", "--top_k", "0", "--top_p", "0", "--temperature", "-1", "--prompt"});

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// The orders of GPipe (Huang et al. 2019), 1F1B (PipeDream, Narayanan et al. 2019), breadth-first
+// (Lamy-Poirier 2022) and interleaved 1F1B (Megatron-LM, Narayanan et al. 2021), the last as torch
+// cuts micro-batches into rounds. Stage s lies on rank s mod ranks.
+#include "tessera/core/error.h"
+#include "tessera/dist/schedules/schedule.h"
+
+#include <algorithm>
+#include <array>
+
+namespace tessera {
+namespace {
+
+using Order = std::vector<Action>;
+
+void add(Order& order, ActionKind kind, int stage, int micro_batch) {
+  order.push_back({.stage = stage, .kind = kind, .micro_batch = micro_batch});
+}
+
+Order gpipe(const ScheduleShape& shape, int rank) {
+  Order order;
+  for (const ActionKind kind : {ActionKind::forward, ActionKind::backward})
+    for (int m = 0; m < shape.micro_batches; ++m) add(order, kind, rank, m);
+  return order;
+}
+
+Order one_f_one_b(const ScheduleShape& shape, int rank) {
+  const int warm_up = std::min(shape.micro_batches, shape.ranks - 1 - rank);
+  Order order;
+  for (int m = 0; m < warm_up; ++m) add(order, ActionKind::forward, rank, m);
+  for (int m = 0; m < shape.micro_batches; ++m) {
+    if (warm_up + m < shape.micro_batches) add(order, ActionKind::forward, rank, warm_up + m);
+    add(order, ActionKind::backward, rank, m);
+  }
+  return order;
+}
+
+Order looped_bfs(const ScheduleShape& shape, int rank) {
+  Order order;
+  for (int s = rank; s < shape.stages(); s += shape.ranks)
+    for (int m = 0; m < shape.micro_batches; ++m) add(order, ActionKind::forward, s, m);
+  for (int s = shape.stages() - shape.ranks + rank; s >= 0; s -= shape.ranks)
+    for (int m = shape.micro_batches - 1; m >= 0; --m) add(order, ActionKind::backward, s, m);
+  return order;
+}
+
+// The micro-batches go in rounds through a rank's stages: each round of them through the first
+// stage, then through the second.
+int rounds_of(const ScheduleShape& shape) {
+  return std::max(1, shape.micro_batches / shape.ranks);
+}
+
+Order interleaved(const ScheduleShape& shape, int rank) {
+  const int v = shape.stages_per_rank, round = shape.micro_batches / rounds_of(shape),
+            all = v * shape.micro_batches;
+  const int warm_up = std::min(all, (v - 1) * round + 2 * (shape.ranks - 1 - rank));
+  std::vector<int> forwards(static_cast<size_t>(v)), backwards(static_cast<size_t>(v));
+  Order order;
+  const auto next = [&](ActionKind kind, std::vector<int>& counts, int local) {
+    add(order, kind, local * shape.ranks + rank, counts[static_cast<size_t>(local)]++);
+  };
+  for (int i = 0; i < warm_up + all; ++i) {
+    if (i < all) next(ActionKind::forward, forwards, i / round % v);
+    if (i >= warm_up)
+      next(ActionKind::backward, backwards, v - 1 - (i - warm_up) / round % v);
+  }
+  return order;
+}
+
+std::string uneven_rounds(const ScheduleShape& shape) {
+  const int rounds = rounds_of(shape);
+  if (shape.micro_batches % rounds == 0) return {};
+  const int fewer = shape.micro_batches / shape.ranks * shape.ranks;
+  return concat("its micro-batches go through ", shape.ranks, " ranks in ", rounds,
+                " rounds of equal size; give ", fewer, " or ", fewer + shape.ranks);
+}
+
+constexpr std::array<NamedSchedule, 4> kSchedules{
+    {{.name = "GPipe",
+      .help = "all forwards, then all backwards",
+      .several_stages = false,
+      .order = gpipe},
+     {.name = "1F1B",
+      .help = "a backward as soon as there is one: at most as many micro-batches in flight as ranks",
+      .several_stages = false,
+      .order = one_f_one_b},
+     {.name = "LoopedBFS",
+      .help = "GPipe through several stages of a rank: all micro-batches through each",
+      .several_stages = true,
+      .order = looped_bfs},
+     {.name = "Interleaved1F1B",
+      .help = "1F1B through several stages of a rank, in rounds of micro-batches",
+      .several_stages = true,
+      .order = interleaved,
+      .misfit = uneven_rounds}}};
+
+}  // namespace
+
+std::span<const NamedSchedule> named_schedules() { return kSchedules; }
+
+PipelineSchedule make_schedule(std::string_view name, const ScheduleShape& shape) {
+  const auto* const found = std::ranges::find(kSchedules, name, &NamedSchedule::name);
+  if (found == kSchedules.end()) {
+    std::string names;
+    for (const NamedSchedule& s : kSchedules) names += concat(names.empty() ? "" : ", ", s.name);
+    fail<ValueError>("pipeline schedule", "unknown schedule '", name, "'; there are ", names);
+  }
+  if (shape.ranks < 1 || shape.stages_per_rank < 1 || shape.micro_batches < 1) {
+    fail<ValueError>("pipeline schedule", name, " of ", shape.ranks, " ranks, ",
+                     shape.stages_per_rank, " stages per rank, ", shape.micro_batches,
+                     " micro-batches: expected at least one of each");
+  }
+  std::string misfit;
+  if (shape.stages_per_rank > 1 && !found->several_stages)
+    misfit = "it has one stage per rank; LoopedBFS and Interleaved1F1B have several";
+  else if (found->misfit) misfit = found->misfit(shape);
+  if (!misfit.empty()) {
+    fail<ValueError>("pipeline schedule", name, " does not fit ", shape.stages(), " stages on ",
+                     shape.ranks, " ranks and ", shape.micro_batches, " micro-batches: ", misfit);
+  }
+  PipelineSchedule schedule{.micro_batches = shape.micro_batches};
+  for (int s = 0; s < shape.stages(); ++s) schedule.rank_of_stage.push_back(s % shape.ranks);
+  for (int r = 0; r < shape.ranks; ++r) schedule.ranks.push_back(found->order(shape, r));
+  return schedule;
+}
+
+}  // namespace tessera

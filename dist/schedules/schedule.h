@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// PipelineSchedule: the order in which each rank of a pipeline computes, without tensors. Made by
+// name, or read from a CSV of torch.distributed.pipelining, a line per rank. Idle steps are no part
+// of it: a rank waits where it needs what another has not sent yet.
+#pragma once
+
+#include "tessera/dist/schedules/action.h"
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+/// What a schedule is for.
+struct ScheduleShape {
+  int ranks = 1;
+  int stages_per_rank = 1;
+  int micro_batches = 1;
+  [[nodiscard]] int stages() const { return ranks * stages_per_rank; }
+};
+
+struct PipelineSchedule {
+  std::vector<std::vector<Action>> ranks = {};  ///< what each computes, in order
+  std::vector<int> rank_of_stage = {};
+  int micro_batches = 0;
+  [[nodiscard]] int stages() const { return static_cast<int>(rank_of_stage.size()); }
+};
+
+/// A row of the table of schedules.
+struct NamedSchedule {
+  std::string_view name;  ///< as torch.distributed.pipelining has it
+  std::string_view help;
+  bool several_stages;  ///< whether a rank may have more than one
+  /// What a rank computes.
+  std::vector<Action> (*order)(const ScheduleShape& shape, int rank);
+  /// Why it does not fit, and what would; empty: it fits. Null: any shape does.
+  std::string (*misfit)(const ScheduleShape& shape) = nullptr;
+};
+[[nodiscard]] TESSERA_API std::span<const NamedSchedule> named_schedules();
+
+/// The schedule of this name. ValueError: there is none of it, or it does not fit the shape.
+[[nodiscard]] TESSERA_API PipelineSchedule make_schedule(std::string_view name,
+                                                         const ScheduleShape& shape);
+/// A schedule from the text of a CSV: a line per rank, a cell per action, empty cells for idle
+/// steps. ValueError, with line and cell: no action, or one that does not compute. Errors as of
+/// check_schedule.
+[[nodiscard]] TESSERA_API PipelineSchedule read_schedule(std::string_view csv);
+/// The CSV of such actions, without idle steps.
+[[nodiscard]] TESSERA_API std::string schedule_csv(const std::vector<std::vector<Action>>& ranks);
+/// ValueError, which names rank, place and action: a stage on two ranks or on none; a forward or a
+/// backward that is missing, is there twice, or comes before what it needs on its own rank. Whether
+/// ranks wait for each other for ever, `simulate` finds.
+TESSERA_API void check_schedule(const PipelineSchedule& schedule);
+
+}  // namespace tessera

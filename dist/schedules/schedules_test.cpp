@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pipeline schedules beside those of torch.distributed.pipelining, and what a simulation says of
+// them.
+#include "tessera/core/error.h"
+#include "tessera/dist/schedules/drawing.h"
+#include "tessera/dist/schedules/passes.h"
+#include "tessera/dist/schedules/simulate.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+
+namespace tessera {
+namespace {
+
+using Kind = ActionKind;
+
+nlohmann::json goldens() {
+  return nlohmann::json::parse(std::ifstream("tests/goldens/pipeline_schedules.json"));
+}
+
+// FNV-1a, as the generator of the goldens has it.
+std::string sum_of(const std::string& text) {
+  uint64_t value = 0xCBF29CE484222325;
+  for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001B3;
+  std::string digits(16, '0');
+  for (size_t i = 16; i-- > 0; value /= 16) digits[i] = "0123456789abcdef"[value % 16];
+  return digits;
+}
+
+std::string error_of(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const ValueError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+void expect_refused(const std::string& csv, const std::string& why) {
+  EXPECT_EQ(error_of([&] { (void)simulate(read_schedule(csv)); }), "[pipeline schedule] " + why)
+      << csv;
+}
+
+TEST(PipelineSchedules, AreTorchs) {
+  const nlohmann::json golden = goldens();
+  int rows = 0, refused = 0;
+  for (const auto& row : golden["rows"]) {
+    const std::string name = row[0];
+    const ScheduleShape shape{row[1], row[2], row[3]};
+    SCOPED_TRACE(row.dump());
+    ++rows;
+    if (row[4] == "refused") {
+      ++refused;
+      EXPECT_NE(error_of([&] { (void)make_schedule(name, shape); }).find("; give "),
+                std::string::npos);
+      continue;
+    }
+    const PipelineSchedule schedule = make_schedule(name, shape);
+    check_schedule(schedule);
+    EXPECT_EQ(sum_of(schedule_csv(schedule.ranks)), row[4]);
+    EXPECT_EQ(sum_of(schedule_csv(all_actions(schedule))), row[5]);
+  }
+  EXPECT_EQ(rows, 1036);
+  EXPECT_EQ(refused, 81);
+}
+
+TEST(PipelineSchedules, AreTorchsInFull) {
+  const nlohmann::json all = goldens();
+  EXPECT_EQ(all["full"].size(), 4u);
+  for (const auto& [name, golden] : all["full"].items()) {
+    const PipelineSchedule schedule =
+        make_schedule(name, {3, golden["stages_per_rank"], 6});
+    EXPECT_EQ(schedule_csv(schedule.ranks), golden["computes"]) << name;
+    EXPECT_EQ(schedule_csv(all_actions(schedule)), golden["actions"]) << name;
+    EXPECT_EQ(read_schedule(std::string(golden["computes"])).ranks, schedule.ranks);
+  }
+}
+
+// In a stage's times, a step of each schedule idles (ranks - 1) (F + B) on each rank.
+TEST(PipelineSchedules, IdleAsTheirFormulasSay) {
+  const ActionTimes times{.forward = 2, .backward_input = 3, .backward_weight = 1.5};
+  for (const NamedSchedule& named : named_schedules()) {
+    for (int ranks = 1; ranks <= 6; ++ranks) {
+      for (int v = 1; v <= (named.several_stages ? 3 : 1); ++v) {
+        for (const int rounds : {1, 2, 3}) {
+          SCOPED_TRACE(concat(named.name, ' ', ranks, ' ', v, ' ', rounds));
+          const int m = ranks * rounds;
+          const Simulation s = simulate(make_schedule(named.name, {ranks, v, m}), times);
+          for (size_t r = 0; r < s.ranks.size(); ++r) {
+            EXPECT_DOUBLE_EQ(s.idle(r), (ranks - 1) * 6.5);
+            EXPECT_DOUBLE_EQ(s.ranks[r].busy, v * m * 6.5);
+            EXPECT_LE(s.idle_in_span(r), s.idle(r));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PipelineSchedules, KeepAsManyMicroBatchesAsTheirStagesNeed) {
+  const auto kept = [](const char* name, const ScheduleShape& shape) {
+    std::vector<int> most;
+    for (const RankTimes& rank : simulate(make_schedule(name, shape)).ranks)
+      most.push_back(rank.most_in_flight);
+    return most;
+  };
+  EXPECT_EQ(kept("GPipe", {3, 1, 8}), (std::vector<int>{8, 8, 8}));
+  EXPECT_EQ(kept("1F1B", {4, 1, 8}), (std::vector<int>{4, 3, 2, 1}));
+  EXPECT_EQ(kept("1F1B", {4, 1, 2}), (std::vector<int>{2, 2, 2, 1}));
+  EXPECT_EQ(kept("LoopedBFS", {2, 3, 4}), (std::vector<int>{12, 12}));
+  EXPECT_EQ(kept("Interleaved1F1B", {2, 2, 4}), (std::vector<int>{5, 3}));
+}
+
+// A message of half a forward: the second rank begins so much later, the first waits twice as long.
+TEST(PipelineSchedules, MessagesTakeTheirTime) {
+  const Simulation s = simulate(make_schedule("GPipe", {2, 1, 1}), {.message = 0.5});
+  ASSERT_EQ(s.ranks[1].spans.size(), 2u);
+  EXPECT_DOUBLE_EQ(s.ranks[1].spans[0].begin, 1.5);
+  EXPECT_DOUBLE_EQ(s.end, 1 + 0.5 + 3 + 0.5 + 2);
+  EXPECT_DOUBLE_EQ(s.idle_in_span(0), 4);
+}
+
+TEST(PipelineSchedules, TextsAreReadBack) {
+  for (const char* words : {"2F0", "10B31", "0I7", "3W2", "0SEND_F1", "1RECV_F1", "1SEND_B0",
+                            "0RECV_B0", "2UNSHARD", "2RESHARD", "7REDUCE_GRAD",
+                            "(0F1;1B0)OVERLAP_F_B"})
+    EXPECT_EQ(text(parse_action(words)), words);
+  EXPECT_EQ(parse_action(" 2F0\t"), (Action{.stage = 2, .kind = Kind::forward, .micro_batch = 0}));
+  const std::string expected =
+      "; expected [stage][kind][micro-batch], such as 2F0, 0SEND_F3 or 1UNSHARD";
+  for (const auto& [words, why] :
+       {std::pair{"", "it does not begin with a stage"},
+        {"F0", "it does not begin with a stage"},
+        {"-1F0", "it does not begin with a stage"},
+        {"99999999999F0", "it does not begin with a stage"},
+        {"2X0", "unknown kind"},
+        {"2", "unknown kind"},
+        {"2OVERLAP_F_B", "unknown kind"},
+        {"2F", "it names no micro-batch"},
+        {"2F0x", "there is more behind it"},
+        {"1UNSHARD3", "there is more behind it"},
+        {"(0F1;1B0)", "an overlap is written (0F1;1B0)OVERLAP_F_B"},
+        {"(0F1)OVERLAP_F_B", "an overlap has two parts, each F, I, W or B"},
+        {"(0F1;1UNSHARD)OVERLAP_F_B", "an overlap has two parts, each F, I, W or B"}}) {
+    EXPECT_EQ(error_of([w = words] { (void)parse_action(w); }),
+              concat("[pipeline schedule] '", words, "' is no action: ", why, expected));
+  }
+}
+
+TEST(PipelineSchedules, ACsvMayHaveIdleCellsAndBackwardsInTwoParts) {
+  const PipelineSchedule schedule =
+      read_schedule("0F0,0F1,,0I0,0W0,,0I1,0W1\r\n,1F0,1B0,(1F1;1I1)OVERLAP_F_B,1W1,,,\r\n");
+  EXPECT_EQ(schedule.rank_of_stage, (std::vector<int>{0, 1}));
+  EXPECT_EQ(schedule.micro_batches, 2);
+  EXPECT_EQ(schedule_csv(schedule.ranks),
+            "0F0,0F1,0I0,0W0,0I1,0W1\n1F0,1B0,(1F1;1I1)OVERLAP_F_B,1W1\n");
+  EXPECT_EQ(simulate(schedule).ranks[0].most_in_flight, 2);
+  EXPECT_EQ(schedule_csv({merge_backwards(schedule.ranks[0])}), "0F0,0F1,0B0,0B1\n");
+  EXPECT_EQ(schedule_csv(all_actions(schedule)),
+            "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD\n"
+            "1UNSHARD,1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,(1F1;1I1)OVERLAP_F_B,1SEND_B1,1W1,"
+            "1REDUCE_GRAD,1RESHARD\n");
+}
+
+// A stage stays whole from its first use to its last one while at most three are.
+TEST(PipelineSchedules, StagesAreGatheredAheadAndFreedForOthers) {
+  std::vector<Action> order;
+  for (const int stage : {0, 1, 2, 3, 0}) order.push_back({stage, Kind::forward, 0});
+  EXPECT_EQ(schedule_csv({add_unshards(order, 2)}),
+            "0UNSHARD,1UNSHARD,0F0,0RESHARD,2UNSHARD,1F0,1RESHARD,3UNSHARD,2F0,2RESHARD,0UNSHARD,"
+            "3F0,3RESHARD,0F0,0RESHARD\n");
+}
+
+TEST(PipelineSchedules, AreDrawnInTime) {
+  const auto drawn = [](const char* name, const ScheduleShape& shape, const ActionTimes& times) {
+    const PipelineSchedule schedule = make_schedule(name, shape);
+    std::string all;
+    for (const std::string& line : drawing_of(schedule, simulate(schedule, times)))
+      all += line + '\n';
+    return all;
+  };
+  EXPECT_EQ(drawn("1F1B", {2, 1, 2}, {}),
+            "0F0 0F1 ........0B0---- ....0B1---- \n"
+            "....1F0 1B0---- 1F1 1B1---- ........\n");
+  EXPECT_EQ(drawn("GPipe", {1, 1, 1}, {0, 0, 0}), "\n");
+  EXPECT_EQ(drawn("GPipe", {1, 1, 1}, {.forward = 1e-6}), "");
+}
+
+TEST(PipelineSchedules, WhatDoesNotFitIsNamed) {
+  EXPECT_EQ(error_of([] { (void)make_schedule("2F2B", {2, 1, 4}); }),
+            "[pipeline schedule] unknown schedule '2F2B'; there are GPipe, 1F1B, LoopedBFS, "
+            "Interleaved1F1B");
+  EXPECT_EQ(error_of([] { (void)make_schedule("1F1B", {2, 1, 0}); }),
+            "[pipeline schedule] 1F1B of 2 ranks, 1 stages per rank, 0 micro-batches: expected at "
+            "least one of each");
+  EXPECT_EQ(error_of([] { (void)make_schedule("GPipe", {2, 2, 4}); }),
+            "[pipeline schedule] GPipe does not fit 4 stages on 2 ranks and 4 micro-batches: it "
+            "has one stage per rank; LoopedBFS and Interleaved1F1B have several");
+  EXPECT_EQ(error_of([] { (void)make_schedule("Interleaved1F1B", {4, 2, 9}); }),
+            "[pipeline schedule] Interleaved1F1B does not fit 8 stages on 4 ranks and 9 "
+            "micro-batches: its micro-batches go through 4 ranks in 2 rounds of equal size; give 8 "
+            "or 12");
+}
+
+TEST(PipelineSchedules, BadCsvsAreNamed) {
+  const std::string only = "only F, I, W, B and their overlaps compute";
+  expect_refused("", "the CSV holds no action");
+  expect_refused(",,\n\n", "the CSV holds no action");
+  expect_refused("0F0,0B0,0F0\n", "action 2 of rank 0, 0F0: it is there twice");
+  expect_refused("0F0,0B0,0B0\n", "action 2 of rank 0, 0B0: it is there twice");
+  expect_refused("0F0,0I0,0W0,0W0\n", "action 3 of rank 0, 0W0: it is there twice");
+  expect_refused("0B0,0F0\n", "action 0 of rank 0, 0B0: it comes before its forward");
+  expect_refused("0F0,0W0,0I0\n", "action 1 of rank 0, 0W0: it comes before its I");
+  expect_refused("0F0,0I0\n", "rank 0 lacks 0W0");
+  expect_refused("0F0\n1F0,1B0\n", "rank 0 lacks 0B0");
+  expect_refused("0F0,0B0,0F1,0B1\n1F0,1B0\n", "rank 1 lacks 1F1");
+  expect_refused("0F0,0B0\n2F0,2B0\n", "stage 1 is on no rank");
+  expect_refused("0F0,0B0\n0F1,0B1\n", "action 0 of rank 1, 0F1: stage 0 is on rank 0");
+  expect_refused("0F0,0UNSHARD\n", "line 1, cell 2: [pipeline schedule] " + only);
+  expect_refused("0F0\n1F70000\n",
+                 "line 2, cell 1: [pipeline schedule] stages and micro-batches are below 65536");
+  expect_refused("60000F60000\n", "60001 stages of 60001 micro-batches are more than it can hold");
+  expect_refused("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n",
+                 "ranks wait for each other for ever: rank 0 at 0B0 (action 1) needs 1B0 of rank "
+                 "1; rank 1 at 1F1 (action 0) needs 0F1 of rank 0");
+  expect_refused("1F0,0F0,0B0,1B0\n",
+                 "ranks wait for each other for ever: rank 0 at 1F0 (action 0) needs 0F0 of rank "
+                 "0");
+  EXPECT_EQ(error_of([] {
+              (void)all_actions(read_schedule("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n"));
+            }),
+            "[pipeline schedule] ranks wait for each other for ever: rank 0 at 0B0");
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// A pipeline schedule before anything is trained: who idles for how long, what is kept at once, and
+// the drawing. Its CSV may be changed by hand, and is read back.
+#include "tessera/dist/schedules/drawing.h"
+#include "tessera/dist/schedules/passes.h"
+#include "tessera/nn/io/files.h"
+#include "tessera/train/cli/commands.h"
+#include "tessera/train/monitor/screen.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+#include <utility>
+
+namespace tessera::train {
+namespace {
+
+struct ScheduleFields {
+  std::string name, csv, out, actions;
+  int64_t ranks = 4, stages = 0, micro_batches = 8;
+  ActionTimes times;
+  void fields(config::Fields& f) {
+    std::vector<std::string> names{""};
+    for (const NamedSchedule& s : named_schedules()) names.emplace_back(s.name);
+    f.add("name", name, "schedule", {.choices = names});
+    f.add("csv", csv, "file of a schedule to read instead of one by name");
+    f.add("ranks", ranks, "ranks of the pipeline", {.min = 1, .max = 4096, .unit = "ranks"});
+    f.add("stages", stages, "stages of the model; 0: one per rank",
+          {.min = 0, .max = 1 << 16, .unit = "stages"});
+    f.add("micro_batches", micro_batches, "micro-batches of a step",
+          {.min = 1, .max = 1 << 16, .unit = "micro-batches"});
+    f.add("forward", times.forward, "time of a stage's forward, in any unit", {.min = 0});
+    f.add("backward_input", times.backward_input,
+          "time of the gradients of a stage's input (with those of its weights: the backward)",
+          {.min = 0});
+    f.add("backward_weight", times.backward_weight, "time of the gradients of a stage's weights",
+          {.min = 0});
+    f.add("message", times.message, "time of a message between ranks", {.min = 0});
+    f.add("out", out, "write the schedule to this CSV file");
+    f.add("actions", actions,
+          "write all that each rank does, with gathers, messages and reductions, to this CSV file");
+  }
+};
+
+PipelineSchedule schedule_of(const ScheduleFields& c) {
+  if (c.name.empty() == c.csv.empty())
+    fail<ConfigError>("--name", "give a schedule by --name, or a file by --csv");
+  if (!c.csv.empty()) return read_schedule(io::read_file(c.csv));
+  const int64_t stages = c.stages == 0 ? c.ranks : c.stages;
+  if (stages % c.ranks != 0) {
+    fail<ConfigError>("--stages", stages, " are not the same number on each of ", c.ranks,
+                      " ranks; give ", (stages / c.ranks + 1) * c.ranks);
+  }
+  return make_schedule(c.name, {.ranks = static_cast<int>(c.ranks),
+                                .stages_per_rank = static_cast<int>(stages / c.ranks),
+                                .micro_batches = static_cast<int>(c.micro_batches)});
+}
+
+// What is wrong with a schedule is wrong usage.
+std::pair<PipelineSchedule, Simulation> simulated(const ScheduleFields& c) {
+  try {
+    PipelineSchedule schedule = schedule_of(c);
+    Simulation simulation = simulate(schedule, c.times);
+    return {std::move(schedule), std::move(simulation)};
+  } catch (const ValueError& error) {
+    throw ConfigError(error.what());
+  }
+}
+
+std::string stages_on(const PipelineSchedule& schedule, size_t rank) {
+  std::string all;
+  for (int s = 0; s < schedule.stages(); ++s)
+    if (schedule.rank_of_stage[static_cast<size_t>(s)] == static_cast<int>(rank))
+      all += concat(all.empty() ? "" : " ", s);
+  return all;
+}
+
+// The lines of all ranks below one another, in pieces as wide as the terminal.
+void draw(const std::vector<std::string>& lines, int width, std::ostream& out) {
+  if (lines.empty()) return;
+  const size_t margin = fmt::format("{} ", lines.size() - 1).size();
+  const size_t piece = std::max<size_t>(20, static_cast<size_t>(std::max(0, width)) - margin);
+  for (size_t from = 0; from < lines[0].size(); from += piece) {
+    out << '\n';
+    for (size_t rank = 0; rank < lines.size(); ++rank)
+      out << fmt::format("{:>{}} {}\n", rank, margin - 1, lines[rank].substr(from, piece));
+  }
+}
+
+void write(const std::string& path, const char* field, const std::string& csv, std::ostream& out) {
+  if (path.empty()) return;
+  (void)io::make_folder_of(path, field);
+  io::write_file_atomically(path, csv);
+  out << "wrote " << path << '\n';
+}
+
+int run(Arguments arguments, std::ostream& out, const Catalogue&) {
+  const auto c = parsed_fields<ScheduleFields>(arguments);
+  const auto [schedule, s] = simulated(c);
+  out << fmt::format("{}: stages {}, ranks {}, micro-batches {}, a step takes {:.4g}\n",
+                     c.csv.empty() ? c.name : c.csv, schedule.stages(), schedule.ranks.size(),
+                     schedule.micro_batches, s.end);
+  out << fmt::format("{:>4}  {:>8}  {:>16}  {:>14}  {:>9}  {}\n", "rank", "busy", "idle",
+                     "idle in span", "in flight", "stages");
+  for (size_t rank = 0; rank < s.ranks.size(); ++rank) {
+    const std::string idle =
+        fmt::format("{:.4g} ({:.1f} %)", s.idle(rank), s.end > 0 ? 100 * s.idle(rank) / s.end : 0);
+    out << fmt::format("{:>4}  {:>8.4g}  {:>16}  {:>14.4g}  {:>9}  {}\n", rank, s.ranks[rank].busy,
+                       idle, s.idle_in_span(rank), s.ranks[rank].most_in_flight,
+                       stages_on(schedule, rank));
+  }
+  draw(drawing_of(schedule, s), Screen::style_of(out).width, out);
+  write(c.out, "--out", schedule_csv(schedule.ranks), out);
+  write(c.actions, "--actions", schedule_csv(all_actions(schedule)), out);
+  return 0;
+}
+
+}  // namespace
+
+Command schedule_command() {
+  return {.name = "schedule",
+          .arguments = " --name NAME [fields]",
+          .summary = "what the ranks of a pipeline do: tessera schedule --name 1F1B --ranks 4",
+          .run = run,
+          .help = fields_help<ScheduleFields>};
+}
+
+}  // namespace tessera::train
