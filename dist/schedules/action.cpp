@@ -77,7 +77,7 @@ bool computes(ActionKind kind) { return kind <= ActionKind::backward; }
 std::string text(const Action& action) {
   if (action.kind == ActionKind::overlap) {
     std::string parts;
-    for (const Action& part : action.parts) parts += (parts.empty() ? "" : ";") + text(part);
+    for (const Action& part : action.parts) parts += concat(parts.empty() ? "" : ";", text(part));
     return concat('(', parts, ')', name_of(action.kind).name);
   }
   const KindName& name = name_of(action.kind);

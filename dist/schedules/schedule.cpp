@@ -144,7 +144,7 @@ PipelineSchedule read_schedule(std::string_view csv) {
 std::string schedule_csv(const std::vector<std::vector<Action>>& ranks) {
   std::string csv;
   for (const std::vector<Action>& rank : ranks) {
-    for (size_t i = 0; i < rank.size(); ++i) csv += (i > 0 ? "," : "") + text(rank[i]);
+    for (size_t i = 0; i < rank.size(); ++i) csv += concat(i > 0 ? "," : "", text(rank[i]));
     csv += '\n';
   }
   return csv;
