@@ -98,6 +98,21 @@ bool is_nothing(const Json& value) {
   return value.is_string() ? value.get_ref<const std::string&>().empty() : value.empty();
 }
 
+// Without what scales nothing: a linear scaling by 1.
+Json without_idle_scaling(const Json& rope) {
+  bool linear = false;
+  for (const char* key : {"rope_type", "type"}) {
+    const auto at = rope.find(key);
+    if (at == rope.end() || at->is_null()) continue;
+    if (!is_text(*at, "linear")) return rope;
+    linear = true;
+  }
+  if (!linear || !io::same_value(rope.value("factor", Json()), 1)) return rope;
+  Json plain = rope;
+  for (const char* key : {"rope_type", "type", "factor"}) plain.erase(key);
+  return plain;
+}
+
 // What one object of RoPE's parameters says, together with the fields beside it, as transformers
 // completes it. What says nothing is left out, so that equal settings are equal.
 Json completed_rope(const Json& parameters, const Json& theta, const Json& original) {
@@ -302,7 +317,7 @@ class Reader {
       const Json* value = value_of(key);
       if (value && !value->is_object())
         return fault(concat(key, " ", io::shown(*value), ": expected an object"));
-      if (value && !value->empty()) objects.push_back({key, *value});
+      if (value && !value->empty()) objects.push_back({key, without_idle_scaling(*value)});
     }
     const io::Told outer = told("rope_theta");
     const Json theta = outer.value.is_null() ? Json(names_.rope_theta) : outer.value;
@@ -336,7 +351,8 @@ class Reader {
     const bool plain = type.is_null() || is_text(type, "default"), llama = is_text(type, "llama3");
     if (!plain && !llama) {
       return fault(concat(where, " is of type ", io::shown(type),
-                          ", which cannot be expressed: expected \"default\" or \"llama3\""));
+                          ", which cannot be expressed: expected \"default\", \"llama3\", or "
+                          "\"linear\" with the factor 1"));
     }
     const RopeScaling defaults;
     const std::array<std::pair<const char*, std::pair<const char*, Json>>, 4> values{
@@ -372,13 +388,21 @@ class Reader {
   std::set<std::string, std::less<>> used_;
 };
 
+// The name of a dtype, however it is spelt; null: the weights say theirs.
+Json dtype_name(const Json& json, const char* key) {
+  constexpr std::string_view kTorch = "torch.";
+  const Json value = json.value(key, Json());
+  if (is_text(value, "auto")) return {};
+  if (!value.is_string() || !value.get_ref<const std::string&>().starts_with(kTorch)) return value;
+  return value.get_ref<const std::string&>().substr(kTorch.size());
+}
+
 // Of a model and of the whole that it is a part of.
 std::optional<DType> dtype_of(const Json& json, const Json& beside,
                               std::vector<std::string>& faults) {
   std::vector<io::Told> places;
   for (const Json* all : {&json, &beside}) {
-    for (const char* key : {"dtype", "torch_dtype"})
-      places.push_back({key, all->value(key, Json())});
+    for (const char* key : {"dtype", "torch_dtype"}) places.push_back({key, dtype_name(*all, key)});
   }
   io::Agreed all = io::agreed(places);
   if (all.fault) faults.push_back(std::move(*all.fault));

@@ -12,6 +12,7 @@ const models::HuggingFace& hugging_face() {
   static const models::HuggingFace names{
       .model_type = "llama",
       .architecture = "LlamaForCausalLM",
+      .prefix = "model.",
       .tensors = {{"model.embed_tokens.weight", {"tok_embeddings.weight"}},
                   {"model.layers.#.self_attn.q_proj.weight",
                    {"layers.#.attention.wq.weight"},

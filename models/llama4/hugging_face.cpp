@@ -29,6 +29,7 @@ const models::HuggingFace& hugging_face() {
   static const models::HuggingFace names{
       .model_type = "llama4_text",
       .architecture = "Llama4ForCausalLM",
+      .prefix = "model.",
       .within = {.model_type = "llama4",
                  .field = "text_config",
                  .prefix = "language_model.",

@@ -84,6 +84,7 @@ const models::HuggingFace& hugging_face() {
       .model_type = "qwen3",
       .architecture = "Qwen3ForCausalLM",
       .is_of = is_dense,
+      .prefix = "model.",
       .tensors = tensors(),
       .tied = tied(),
       .fields =
@@ -102,6 +103,7 @@ const models::HuggingFace& hugging_face_moe() {
         .model_type = "qwen3_moe",
         .architecture = "Qwen3MoeForCausalLM",
         .is_of = has_experts,
+        .prefix = "model.",
         .tensors = tensors_moe(),
         .tied = tied(),
         .fields = joined(fields(), {{"head_dim", "head_dim"},

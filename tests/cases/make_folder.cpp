@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // make_folder DIR [key=JSON]...: a folder of Hugging Face with a Llama of one layer and a fixed,
 // small width. A key changes a field of config.json; head=1 adds an lm_head of its own, file=NAME
-// names the weights, seed=N draws others. make_folder --tokenizer NAME: a byte-level tokenizer with
-// two special tokens, as slow files in NAME/ and as NAME.json. The weights are those that Python's
+// names the weights, prefix=NAME begins the names of tensors in place of `model.`, seed=N draws
+// other weights. make_folder --tokenizer NAME: a byte-level tokenizer with two special tokens, as
+// slow files in NAME/ and as NAME.json. The weights are those that Python's
 // random.Random(seed).gauss(0, 0.5) draws, so that a peer can make the same folder.
 #include <nlohmann/json.hpp>
 
@@ -92,7 +93,7 @@ void make_model(const std::filesystem::path& folder, std::span<char*> fields) {
                  {"num_key_value_heads", 2},    {"max_position_embeddings", 512},
                  {"rms_norm_eps", 1e-5},        {"rope_theta", 10000.0},
                  {"tie_word_embeddings", true}, {"hidden_act", "silu"}};
-  std::string name = "model.safetensors";
+  std::string name = "model.safetensors", prefix = "model.";
   bool head = false;
   std::uint32_t seed = 1;
   for (const std::string field : fields) {
@@ -100,15 +101,16 @@ void make_model(const std::filesystem::path& folder, std::span<char*> fields) {
     const std::string key = field.substr(0, equals), value = field.substr(equals + 1);
     if (key == "head") head = value != "0";
     else if (key == "file") name = value;
+    else if (key == "prefix") prefix = value;
     else if (key == "seed") seed = static_cast<std::uint32_t>(std::stoul(value));
     else config[key] = Json::parse(value);
   }
   constexpr std::int64_t kDim = 32;
   const std::int64_t vocabulary = config["vocab_size"];
-  const std::string layer = "model.layers.0.";
+  const std::string layer = prefix + "layers.0.";
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> tensors = {
-      {"model.embed_tokens.weight", {vocabulary, kDim}},
-      {"model.norm.weight", {kDim}},
+      {prefix + "embed_tokens.weight", {vocabulary, kDim}},
+      {prefix + "norm.weight", {kDim}},
       {layer + "input_layernorm.weight", {kDim}},
       {layer + "post_attention_layernorm.weight", {kDim}}};
   for (const char* part : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
