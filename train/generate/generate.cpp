@@ -119,25 +119,6 @@ class Batch {
   int64_t seen_ = 0;  // tokens that the cache holds or has dropped
 };
 
-// A prompt as a document begins; an empty one needs a mark to be continued.
-std::vector<int64_t> tokens_of(const GenerateOptions& options, const std::string& prompt) {
-  const Tokenizer& tokenizer = *options.tokenizer;
-  std::vector<int32_t> ids;
-  if (options.chat) {
-    ids = options.chat->prompt({{Role::user, prompt}});
-    if (ids.empty()) fail<ValueError>("generate", "the prompt has no tokens; give a text");
-    return {ids.begin(), ids.end()};
-  }
-  tokenizer.append(prompt, ids);
-  std::vector<int64_t> tokens(ids.begin(), ids.end());
-  if (options.begins.value_or(tokenizer.begins_texts()))
-    tokens.insert(tokens.begin(), tokenizer.begin_id());
-  // Without a mark of its own, a document begins where another has ended.
-  else if (tokens.empty() && tokenizer.end_id() >= 0) tokens = {tokenizer.end_id()};
-  if (tokens.empty()) fail<ValueError>("generate", "the prompt has no tokens; give a text");
-  return tokens;
-}
-
 // Number of bytes at the end of `text` that begin an incomplete UTF-8 character.
 size_t begun_character(std::string_view text) {
   for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
@@ -158,6 +139,22 @@ void check(const GenerateOptions& o) {
   check(o.sampling());
 }
 
+std::vector<int64_t> prompt_tokens(const GenerateOptions& options, const std::string& prompt) {
+  const Tokenizer& tokenizer = *options.tokenizer;
+  std::vector<int32_t> ids;
+  if (options.chat) {
+    ids = options.chat->prompt({{Role::user, prompt}});
+    return {ids.begin(), ids.end()};
+  }
+  tokenizer.append(prompt, ids);
+  std::vector<int64_t> tokens(ids.begin(), ids.end());
+  if (options.begins.value_or(tokenizer.begins_texts()))
+    tokens.insert(tokens.begin(), tokenizer.begin_id());
+  // Without a mark of its own, a document begins where another has ended.
+  else if (tokens.empty() && tokenizer.end_id() >= 0) tokens = {tokenizer.end_id()};
+  return tokens;
+}
+
 std::vector<std::string> generate(models::LanguageModel& model,
                                   std::span<const std::string> prompts,
                                   const GenerateOptions& given, const OnToken& on_token) {
@@ -165,7 +162,11 @@ std::vector<std::string> generate(models::LanguageModel& model,
   GenerateOptions options = given;
   if (!options.tokenizer) options.tokenizer = std::make_shared<ByteTokenizer>();
   std::vector<std::vector<int64_t>> tokens;
-  for (const std::string& prompt : prompts) tokens.push_back(tokens_of(options, prompt));
+  for (const std::string& prompt : prompts) {
+    tokens.push_back(prompt_tokens(options, prompt));
+    if (tokens.back().empty())
+      fail<ValueError>("generate", "the prompt has no tokens; give a text");
+  }
   const NoGrad guard;
   const nn::EvalMode evaluating(model);
   // Batches in the order of their first prompts, so that the first prompt's text comes first.

@@ -44,6 +44,11 @@ struct GenerateOptions {
 /// ValueError: tokens below 0, context below 1, or sampling options out of their range.
 TESSERA_API void check(const GenerateOptions& options);
 
+/// The tokens that a prompt becomes, as a document begins, or as a user's message of `chat`. None:
+/// it is empty, and nothing says what it begins with. The tokenizer must be there.
+[[nodiscard]] TESSERA_API std::vector<int64_t> prompt_tokens(const GenerateOptions& options,
+                                                             const std::string& prompt);
+
 /// Called with the bytes of each token of prompt `row` as soon as it is drawn.
 using OnToken = std::function<void(size_t row, std::string_view bytes)>;
 

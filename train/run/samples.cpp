@@ -37,6 +37,10 @@ void print_samples(const RunFacts& run, models::LanguageModel& model, const Prin
       .ends = end_ids(run.config.special_tokens, *run.tokenizer, -1),
       .chat = run.chat,
       .cut = run.config.parallelism.sequence_cut()};
+  if (prompt_tokens(options, c.prompt).empty()) {
+    print("no samples: --sample.prompt is empty, and no token begins a text of this run");
+    return;
+  }
   const auto sample = [&] {
     return printable(concat(c.prompt, run.chat ? "\n" : "", generate(model, c.prompt, options)));
   };
