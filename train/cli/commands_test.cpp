@@ -104,9 +104,30 @@ TEST_F(CommandsTest, TracesOfAllRanksAreJoined) {
     EXPECT_GT(of_rank["all_reduce"], 0);
     EXPECT_GT(of_rank["tensor memory (bytes)"], 0);
   }
-  EXPECT_EQ(std::get<0>(run({"trace", folder()})), 1);
+  const auto [none, no_traces, why] = run({"trace", folder()});
+  EXPECT_EQ(none, 1);
+  EXPECT_NE(why.find("no folder iteration_<step> below it does"), std::string::npos) << why;
   EXPECT_EQ(std::get<0>(run({"trace", "/no/such"})), 1);
   EXPECT_EQ(std::get<0>(run({"trace"})), 2);
+}
+
+TEST_F(CommandsTest, TracesAreFoundBelowARun) {
+  const std::string dump = folder() + "/run", traces = dump + "/profiling/traces",
+                    last = traces + "/iteration_10";
+  fs::create_directories(last);
+  fs::create_directories(traces + "/iteration_20");  // whose ranks wrote nothing
+  fs::copy(traces + "/iteration_5/rank1_trace.json", last);
+  for (const auto& [given, found] : std::map<std::string, std::string>{
+           {dump, "profiling/traces/iteration_5 profiling/traces/iteration_10; taking "},
+           {traces, "iteration_5 iteration_10; taking "}}) {
+    fs::remove(last + "/trace.json");
+    const auto [status, out, err] = run({"trace", given});
+    ASSERT_EQ(status, 0) << err;
+    EXPECT_EQ(out, concat("iterations below ", given, ": ", found, last, "\nwrote ", last,
+                          "/trace.json, of 1 ranks\n"));
+    EXPECT_TRUE(fs::exists(last + "/trace.json"));
+  }
+  fs::remove_all(last);
 }
 
 TEST_F(CommandsTest, Plots) {
