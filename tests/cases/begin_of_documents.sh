@@ -43,7 +43,7 @@ for choice in auto begin end none; do
 done
 prints "${words[none]}" train none
 refuses "of none ${words[none]}, as they were prepared, but document_tokens is both" train none --dataloader.document_tokens both
-prints "data: t.txt, ${words[none]}" "$T" eval --checkpoint o --dataset_path t.txt --seq_len 8 --document_tokens none
+prints "data: t.txt, ${words[none]}" "$T" eval --checkpoint o --dataset_path t.txt --seq_len 8 --dataloader.document_tokens none
 prints "data: t.txt, ${words[auto]}" "$T" eval --checkpoint o --dataset_path t.txt --seq_len 8
 # The field has the last word where the tokenizer says that texts do not begin with its token.
 echo '{"bos_token":"<|im_start|>","eos_token":"<|im_end|>","add_bos_token":false,"add_eos_token":false}' >k/tokenizer_config.json

@@ -15,24 +15,20 @@
 namespace tessera::train {
 namespace {
 
-constexpr const char* kOfRun = "run";
-
-std::vector<std::string> words_or_run() {
-  std::vector<std::string> words = document_token_words();
-  words.insert(words.begin(), kOfRun);
-  return words;
-}
+// How the data is read: as the run read its own, but for what is given.
+struct ReadingConfig {
+  DataConfig data;
+  void fields(config::Fields& f) { data.reading_fields(f); }
+};
 
 struct EvalConfig {
   ModelOnRanksConfig on;
-  std::string dataset_path, document_tokens = kOfRun;
+  ReadingConfig dataloader;
+  std::string dataset_path;
   int64_t steps = -1, local_batch_size = 0, seq_len = 0;
   void fields(config::Fields& f) {
     f.add("dataset_path", dataset_path,
           "data to evaluate on; none: the run's validation.dataset_path, else its dataloader.path");
-    f.add("document_tokens", document_tokens,
-          concat(kDocumentTokensHelp, "; run: dataloader.document_tokens of the run"),
-          {.choices = words_or_run()});
     f.add("steps", steps, "number of batches; -1: all of the data", {.min = -1, .max = 1e12});
     f.add("local_batch_size", local_batch_size,
           "batch size per rank; 0: training.local_batch_size of the run",
@@ -42,36 +38,48 @@ struct EvalConfig {
   }
 };
 
+config::Fields fields_of_eval(EvalConfig& c) {
+  config::Fields fields = fields_of(c);
+  fields.section("dataloader", c.dataloader);
+  return fields;
+}
+
+// Sets the fields of dataloader: those of the run, then the arguments, which have no faults. What a
+// run says of text means nothing for conversations, and the other way round.
+void read_as_run(EvalConfig& c, config::Fields& fields, const DataConfig& of_run,
+                 Arguments arguments) {
+  const auto is_text = [](const DataConfig& data) { return data.format == "text"; };
+  c.dataloader.data = of_run;
+  (void)fields.parse(arguments);
+  if (is_text(c.dataloader.data) == is_text(of_run)) return;
+  c.dataloader.data = {};
+  (void)fields.parse(arguments);
+}
+
 int run(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   EvalConfig c;
-  const config::Fields fields = fields_of(c);
+  config::Fields fields = fields_of_eval(c);
   std::vector<std::string> faults = ModelOnRanks::faults(fields, c.on, arguments);
   if (c.steps == 0) faults.emplace_back("[--steps] 0: expected at least 1, or -1 for all");
   config::throw_if_any(faults);
   const ModelOnRanks model(c.on, out, catalogue);
   const Config& run = model.config();
+  read_as_run(c, fields, run.dataloader, arguments);
+  const DataConfig& like = c.dataloader.data;
   const std::string& held_out = run.validation.dataset_path;
-  const auto or_else = [](int64_t given, int64_t of_run) { return given > 0 ? given : of_run; };
-  const bool as_run = c.document_tokens == kOfRun;
-  const EvaluationPlan plan{.path = !c.dataset_path.empty() ? c.dataset_path
-                                    : !held_out.empty()     ? held_out
-                                                            : run.dataloader.path,
-                            .path_field = "dataset_path",
-                            .tokens_field = as_run ? kDocumentTokensField : "--document_tokens",
-                            .seq_len = or_else(c.seq_len, run.training.seq_len),
-                            .vocabulary = run.model.vocab_size(),
-                            .rows = or_else(c.local_batch_size, run.training.local_batch_size),
-                            .tokenizer = model.tokenizer()};
+  EvaluationPlan plan = model.evaluation_plan(!c.dataset_path.empty() ? c.dataset_path
+                                              : !held_out.empty()     ? held_out
+                                                                      : run.dataloader.path);
+  if (c.seq_len > 0) plan.seq_len = c.seq_len;
+  if (c.local_batch_size > 0) plan.rows = c.local_batch_size;
   if (plan.seq_len > run.model.max_seq_len()) {
     fail<ConfigError>("--seq_len", plan.seq_len, " is above the model's max_seq_len ",
                       run.model.max_seq_len());
   }
-  DataConfig like = run.dataloader;
-  if (!as_run) like.document_tokens = c.document_tokens;
   check_evaluation_data(like, plan);
   RankFacts facts;
   facts.add_data(plan.path, plan.path_field);
-  if (const auto chat = chat_template_file(run.dataloader.chat_template); !chat.empty())
+  if (const auto chat = chat_template_file(like.chat_template); !chat.empty())
     facts.add_data(chat, "dataloader.chat_template");
   model.run("eval", fields, std::move(facts), [&](World& world, models::LanguageModel& m) {
     DataLoader data = evaluation_data(like, plan, m.placement().mesh);
@@ -88,7 +96,11 @@ int run(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   return 0;
 }
 
-std::string help(Arguments, const Catalogue&) { return help_of_fields_on_ranks<EvalConfig>(); }
+std::string help(Arguments, const Catalogue&) {
+  EvalConfig c;
+  return "fields; those of dataloader are the run's unless they are given:\n" +
+         fields_of_eval(c).help();
+}
 
 }  // namespace
 

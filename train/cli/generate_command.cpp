@@ -14,9 +14,11 @@
 namespace tessera::train {
 namespace {
 
+constexpr const char* kNone = "none";
+
 struct GenerateConfig {
   ModelOnRanksConfig on;
-  std::string prompt, chat_template;
+  std::string prompt, chat_template = kOfRun;
   int64_t tokens = 200, top_k = 40, context = 0, seed = 0;
   double temperature = 0.8, top_p = 1;
   void fields(config::Fields& f) {
@@ -25,7 +27,7 @@ struct GenerateConfig {
     f.add("chat_template", chat_template,
           concat("template of a model that was trained on conversations: ", chat_template_names(),
                  ", or a JSON file; each prompt is then a user's message, and the answer is "
-                 "generated; none: the text of the prompt is continued"));
+                 "generated; none: the text of the prompt is continued; run: as the run trained"));
     f.add("tokens", tokens, "tokens to generate", {.min = 0, .max = 1 << 24, .unit = "tokens"});
     f.add("temperature", temperature, "sampling temperature; 0: always the most likely token",
           {.min = 0, .max = 100});
@@ -94,6 +96,13 @@ class Texts {
   bool begun_ = false;
 };
 
+// The template that prompts are written with; empty: none.
+std::string template_of(const GenerateConfig& c, const DataConfig& of_run) {
+  if (c.chat_template == kNone) return "";
+  if (c.chat_template != kOfRun) return c.chat_template;
+  return of_run.format == "text" ? "" : of_run.chat_template;
+}
+
 int run(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   GenerateConfig c;
   const config::Fields fields = fields_of(c);
@@ -104,8 +113,8 @@ int run(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   if (const std::string_view why = model.tokenizer()->missing(); !why.empty())
     fail<DataError>("tessera generate", "a prompt is text, but ", why);
   std::shared_ptr<const ChatEncoder> chat;
-  if (!c.chat_template.empty()) {
-    chat = std::make_shared<ChatEncoder>(find_chat_template(c.chat_template, "chat_template"),
+  if (const std::string name = template_of(c, model.config().dataloader); !name.empty()) {
+    chat = std::make_shared<ChatEncoder>(find_chat_template(name, "chat_template"),
                                          *model.tokenizer(), "chat_template");
   }
   const GenerateOptions options{

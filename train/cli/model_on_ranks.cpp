@@ -59,6 +59,15 @@ std::vector<int64_t> ModelOnRanks::end_ids() const {
                         answer_end(config(), *tokenizer_, warn_));
 }
 
+EvaluationPlan ModelOnRanks::evaluation_plan(const std::string& path) const {
+  return {.path = path,
+          .path_field = "dataset_path",
+          .seq_len = config().training.seq_len,
+          .vocabulary = config().model.vocab_size(),
+          .rows = config().training.local_batch_size,
+          .tokenizer = tokenizer_};
+}
+
 Config ModelOnRanks::on_mesh() const {
   Config config = trained_.config;
   config.parallelism = on_.parallelism;

@@ -6,16 +6,27 @@
 #include "tessera/dist/launch/run.h"
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/run/rank_check.h"
+#include "tessera/train/step/evaluate.h"
 #include "tessera/train/step/trained_model.h"
 
 #include <functional>
 #include <iosfwd>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace tessera::train {
+
+/// The word for the value that the run has.
+inline constexpr const char* kOfRun = "run";
+
+/// What a trained model is computed with.
+struct ComputeConfig {
+  std::optional<DType> mixed_precision_param = {};  ///< none: as the run
+  void fields(config::Fields& f);
+};
 
 struct ModelOnRanksConfig {
   std::string checkpoint, hf_assets_path;
@@ -58,6 +69,9 @@ class ModelOnRanks {
   /// The ids that end a text: the tokenizer's, what the model's folder said, and the mark that ends
   /// an answer of the run's chat template.
   [[nodiscard]] std::vector<int64_t> end_ids() const;
+  /// How data at `path`, of the field --dataset_path, is evaluated with the run's batch size and
+  /// sequence length.
+  [[nodiscard]] EvaluationPlan evaluation_plan(const std::string& path) const;
   /// Calls `body` on every rank. Before it, the ranks must agree on the command's `name`, its
   /// `fields`, the checkpoint's configuration, the tokenizer and `facts`, and then on the
   /// parameters that they loaded (CollectiveMismatch on all).

@@ -172,7 +172,7 @@ Part find_checked(const DataConfig& config, const MixturePart& part, const Batch
   if (config.format != "text") check_fine_tuning(found.files, found.config, found.plan, tokenizer);
   if (!found.files.kind->knows_documents) return found;
   if (tokenizer.missing().empty())
-    (void)document_tokens(config.document_tokens, tokenizer, plan.tokens_field);
+    (void)document_tokens(config.document_tokens, tokenizer, kDocumentTokensField);
   found.config.begin_id = -1;
   if (tokenizer.vocabulary() > plan.vocabulary) {
     fail<ConfigError>("--model.vocab_size", plan.vocabulary, " is below the tokenizer's ",
@@ -201,7 +201,7 @@ std::vector<Part> find_checked(const DataConfig& config, const BatchPlan& plan,
   const auto is_ids = [](const Part& p) { return !p.files.kind->knows_documents; };
   if (config.document_tokens != kTokensOfTokenizer && std::ranges::all_of(parts, is_ids) &&
       !plan.evaluation) {
-    fail<ConfigError>(plan.tokens_field, config.document_tokens, " is given, but ",
+    fail<ConfigError>(kDocumentTokensField, config.document_tokens, " is given, but ",
                       parts[0].config.path,
                       " holds token ids, to which none are added; leave it out");
   }
@@ -249,6 +249,15 @@ void DataConfig::fields(config::Fields& f) {
       "several data sets in place of a path, each 'PATH [weight=W]': they give rows in proportion "
       "to their weights",
       {.decides_rows = true});
+  reading_fields(f);
+  f.add("shuffle", shuffle,
+        "shuffle the sequences anew in each epoch; false: keep the order of the data",
+        {.decides_rows = true});
+  f.add("num_prefetch_batches", num_prefetch_batches, "batches prepared ahead of training",
+        {.min = 1, .max = 1024});
+}
+
+void DataConfig::reading_fields(config::Fields& f) {
   f.add("text_field", text_field, "field of each .jsonl line that contains the document",
         {.decides_rows = true});
   f.add("document_tokens", document_tokens, kDocumentTokensHelp,
@@ -273,13 +282,8 @@ void DataConfig::fields(config::Fields& f) {
         "documents: tokens attend only within their document; concat: to all earlier tokens of the "
         "sequence",
         {.choices = {"documents", "concat"}, .decides_rows = true});
-  f.add("shuffle", shuffle,
-        "shuffle the sequences anew in each epoch; false: keep the order of the data",
-        {.decides_rows = true});
   f.add("begin_id", begin_id, "token id that begins each document of .npy and .bin data; -1: none",
         {.min = -1, .max = 1 << 24, .decides_rows = true});
-  f.add("num_prefetch_batches", num_prefetch_batches, "batches prepared ahead of training",
-        {.min = 1, .max = 1024});
 }
 
 std::vector<std::string> DataInfo::notes(std::string_view what) const {

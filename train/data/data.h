@@ -28,6 +28,8 @@ struct TESSERA_API DataConfig {
   bool shuffle = true;
   int64_t begin_id = -1, num_prefetch_batches = 2;
   void fields(config::Fields& f);
+  /// Those of them that say how documents and examples are read, which an evaluation has too.
+  void reading_fields(config::Fields& f);
   /// The mixture, or else the one path, of the field `path_field`. ConfigError: as parse_mixture.
   [[nodiscard]] std::vector<MixturePart> parts(
       const std::string& path_field = "dataloader.path") const;
@@ -59,8 +61,7 @@ struct BatchPlan {
   /// For evaluation: the whole data set once, in order; the last window and additional rows are
   /// padded with ignored targets.
   bool evaluation = false;
-  std::string path_field = "dataloader.path";       ///< for errors
-  std::string tokens_field = kDocumentTokensField;  ///< that of DataConfig::document_tokens
+  std::string path_field = "dataloader.path";  ///< for errors
 };
 
 /// Of a data set, or sums over those of a mixture.

@@ -243,7 +243,7 @@ void check_fine_tuning(const DataFiles& files, const DataConfig& config, const B
                       " never see each other; leave it out");
   }
   if (config.document_tokens != kTokensOfTokenizer) {
-    fail<ConfigError>(plan.tokens_field, config.document_tokens,
+    fail<ConfigError>(kDocumentTokensField, config.document_tokens,
                       " is given, but the template of --dataloader.format ", config.format,
                       " says which special tokens an example gets; leave it out, or give another "
                       "--dataloader.chat_template");

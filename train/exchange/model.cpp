@@ -3,6 +3,7 @@
 
 #include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"
+#include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/checkpoint/box.h"
 #include "tessera/train/ranks/ranks.h"
@@ -56,6 +57,12 @@ models::HfModel read_hf_config(const std::string& folder,
                                std::span<const models::Family> families) {
   const std::string path = config_path(folder);
   return models::parse_hf_config(io::read_file(path, kMostConfigBytes), path, families);
+}
+
+bool is_hf_folder(const std::string& folder) {
+  if (!has_hf_config(folder)) return false;
+  const auto json = io::parse_json(io::read_file(config_path(folder), kMostConfigBytes)).value;
+  return json.is_object() && json.contains("model_type");
 }
 
 std::vector<std::string> hf_differences(const models::ModelConfig& ours,

@@ -18,6 +18,9 @@ namespace tessera::train {
 [[nodiscard]] TESSERA_API models::HfModel read_hf_config(const std::string& folder,
                                                          std::span<const models::Family> families);
 
+/// Whether the config.json of a folder is that of a model of Hugging Face, and not that of a run.
+[[nodiscard]] TESSERA_API bool is_hf_folder(const std::string& folder);
+
 /// Threads may share it.
 class TESSERA_API HfModelFolder {
  public:

@@ -22,8 +22,7 @@ DataLoader data_of(DataConfig like, const EvaluationPlan& plan, int parts, int p
            .first_row = plan.rows * part,
            .rows = plan.rows,
            .evaluation = true,
-           .path_field = plan.path_field,
-           .tokens_field = plan.tokens_field},
+           .path_field = plan.path_field},
           plan.tokenizer};
 }
 

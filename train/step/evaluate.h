@@ -21,8 +21,7 @@ struct Evaluation {
 
 /// Validation data and batch size.
 struct EvaluationPlan {
-  std::string path, path_field;  ///< path_field and tokens_field: as in BatchPlan
-  std::string tokens_field = kDocumentTokensField;
+  std::string path, path_field;  ///< path_field: as in BatchPlan
   int64_t seq_len = 0, vocabulary = 0, rows = 1;
   std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< of the model; null: bytes
 };

@@ -9,6 +9,7 @@
 #include "tessera/dist/dtensor.h"
 #include "tessera/nn/lay_out.h"
 #include "tessera/train/data/fine_tuning_rows.h"
+#include "tessera/train/exchange/model.h"
 #include "tessera/train/ranks/ranks.h"
 
 #include <algorithm>
@@ -63,6 +64,11 @@ TrainedModel open_trained_model(const std::string& path, const Warn& warn,
   if (is_step || !fs::exists(run)) {
     model.steps_ = steps_at(path);
   } else {
+    if (is_hf_folder(path))
+      fail<DataError>("checkpoint", path,
+                      " is a folder of Hugging Face, expected one of a run: convert it with "
+                      "`tessera import-hf ",
+                      path, " --out DIR` and give DIR");
     model.config = read_config(run, catalogue);
     const fs::path folder = fs::path(path) / model.config.checkpoint.folder;
     model.steps_.paths = CheckpointFolder(folder.string()).latest_first();
