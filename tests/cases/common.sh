@@ -11,7 +11,7 @@ printf 'hello world %.0s' $(seq 200) >t.txt
 one_step="--training.steps 1 --training.seq_len 64 --training.local_batch_size 1 --sample.tokens 0"
 small_llama="--model.name llama3 --model.flavor debugmodel --model.dim 32 --model.n_layers 1 --model.n_heads 2 --model.n_kv_heads 2"
 small_llama+=" --model.ffn_dim 32 --model.vocab_size 300"
-evaluation="--dataset_path t.txt --seq_len 128 --local_batch_size 1"
+evaluation="--dataset_path t.txt --seq_len 128 --local_batch_size 1 --training.mixed_precision_param float32"
 
 model() { "$make_folder" "$@"; }                    # model DIR [key=JSON]...
 tokenizer() { "$make_folder" --tokenizer tok; }     # tok/ (slow files) and tok.json

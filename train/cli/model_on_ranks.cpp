@@ -11,6 +11,13 @@
 
 namespace tessera::train {
 
+void ComputeConfig::fields(config::Fields& f) {
+  f.add_choice("mixed_precision_param", mixed_precision_param,
+               "dtype that the model computes in; run: that of the run",
+               std::vector<std::pair<std::string, std::optional<DType>>>{
+                   {kOfRun, {}}, {"float32", DType::f32}, {"bfloat16", DType::bf16}});
+}
+
 void ModelOnRanksConfig::fields(config::Fields& f) {
   f.add("checkpoint", checkpoint, "dump folder of a run, or one of its checkpoints");
   f.add("hf_assets_path", hf_assets_path,
@@ -45,6 +52,10 @@ ModelOnRanks::ModelOnRanks(const ModelOnRanksConfig& on, std::ostream& out,
     if (first) out << line << '\n';
   };
   trained_ = open_trained_model(on_.checkpoint, warn_, catalogue);
+  if (on_.training.mixed_precision_param && trained_.config.model.dtype() == DType::f64)
+    fail<ConfigError>("--training.mixed_precision_param", name(*on_.training.mixed_precision_param),
+                      ": the parameters of this model are float64, which compute in float64; leave "
+                      "the field out");
   const auto model = trained_.config.model.make();
   config::throw_if_any(parallelism_faults({on_.parallelism, model.get(), launch_.size}));
   tokenizer_ = trained_.tokenizer;
@@ -71,6 +82,8 @@ EvaluationPlan ModelOnRanks::evaluation_plan(const std::string& path) const {
 Config ModelOnRanks::on_mesh() const {
   Config config = trained_.config;
   config.parallelism = on_.parallelism;
+  if (const auto compute = on_.training.mixed_precision_param)
+    config.training.mixed_precision_param = *compute;
   // It measures the speed of training; a model is judged by the experts that its routers choose.
   config.debug.moe_force_load_balance = false;
   return config;

@@ -32,6 +32,7 @@ struct ModelOnRanksConfig {
   std::string checkpoint, hf_assets_path;
   int64_t ranks = 0, threads = 0;
   DeviceChoice device = DeviceChoice::automatic;
+  ComputeConfig training;
   ParallelismConfig parallelism;  ///< not that of the run: any mesh can load its checkpoint
   CommDeadlines comm;
   void fields(config::Fields& f);
@@ -42,6 +43,7 @@ template <class C> config::Fields fields_of(C& c) {
   config::Fields fields;
   fields.section("", c.on);
   fields.section("", c);
+  fields.section("training", c.on.training);
   fields.section("parallelism", c.on.parallelism);
   fields.section("comm", c.on.comm);
   return fields;
@@ -79,7 +81,7 @@ class ModelOnRanks {
            const std::function<void(World&, models::LanguageModel&)>& body) const;
 
  private:
-  /// The run's, with the parallelism of this command.
+  /// The run's, with the parallelism and precision of this command.
   [[nodiscard]] Config on_mesh() const;
 
   ModelOnRanksConfig on_;

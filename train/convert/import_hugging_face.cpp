@@ -31,13 +31,13 @@ void copy_files(const std::string& from, const std::string& to) {
   }
 }
 
-// A run that computes as the model was published, on any data.
+// A run as `train --model.initial_hf` begins one, on any data.
 Config config_of(const models::HfModel& model, const ImportOptions& o) {
   Config c;
   c.model = model.config;
   c.special_tokens = read_special_tokens(o.from);
   c.model.dtype() = o.dtype;
-  c.training.mixed_precision_param = o.dtype;
+  if (o.dtype == DType::f64) c.training.mixed_precision_param = DType::f64;
   c.training.seq_len = std::min(c.training.seq_len, c.model.max_seq_len());
   c.sample.tokens = 0;
   c.checkpoint.enable = true;

@@ -137,9 +137,11 @@ void announce_mesh(const Config& c, const RunParts& parts, const Print& print) {
 }
 
 void announce_training(const Config& c, const RunParts& parts, const Print& print) {
-  print(fmt::format("precision: parameters {}, computed in {}, optimizer states {}",
-                    name(c.model.dtype()), name(c.training.mixed_precision_param),
-                    name(c.optimizer.state_dtype)));
+  print(
+      fmt::format("precision: parameters {} (training.dtype), computed in {} "
+                  "(training.mixed_precision_param), optimizer states {}",
+                  name(c.model.dtype()), name(c.training.mixed_precision_param),
+                  name(c.optimizer.state_dtype)));
   std::vector<PatternGroup> groups;
   if (!c.optimizer.param_groups.empty())
     groups = parameter_groups(c.optimizer, nn::named_parameters(*parts.model));

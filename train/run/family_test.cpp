@@ -155,7 +155,8 @@ TEST_F(FamilyTest, EveryFamilyTrainsInF64) {
     };
     const auto wide =
         losses({"--training.dtype", "float64", "--training.mixed_precision_param", "float64"});
-    EXPECT_NE(out_.str().find("precision: parameters f64, computed in f64"), std::string::npos);
+    EXPECT_NE(out_.str().find("precision: parameters f64 (training.dtype), computed in f64"),
+              std::string::npos);
     const auto single = losses({});
     ASSERT_EQ(wide.size(), 2u);
     for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(wide[i], single[i], 1e-5) << recipe;
