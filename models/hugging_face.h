@@ -66,8 +66,10 @@ struct HfFixed {
 /// the same: it is set where a model is read, and required where one is written.
 struct HfFixedOurs {
   std::string_view ours, value;
-  /// It changes nothing before the first step: a model that is read may have another value.
-  bool in_training_alone = false;
+  /// The buffer that another value gives a model, by the end of its name. It is zero before the
+  /// first step, so a model that is read may have it; one that is written may leave it out, which
+  /// is to set `value`. Empty: another value is another model.
+  std::string_view buffer = {};
 };
 
 /// What follows from other fields: a size, a list of something of each layer. Where config.json has
@@ -208,6 +210,14 @@ struct HfModel {
 /// DataError: also if it is of another type.
 [[nodiscard]] TESSERA_API HfModel parse_hf_config(std::string_view text, const std::string& where,
                                                   const HuggingFace& family, ModelConfig config);
+
+/// The rows of the family's fixed_ours whose values a model does not have, so that no folder of
+/// theirs can hold it as it is.
+[[nodiscard]] TESSERA_API std::vector<HfFixedOurs> hf_unexpressed(const HuggingFace& family,
+                                                                  ModelConfig config);
+/// The model without what these rows are of.
+[[nodiscard]] TESSERA_API ModelConfig hf_without(ModelConfig config,
+                                                 std::span<const HfFixedOurs> rows);
 
 /// The text of config.json, for weights of this dtype; marks of which nothing is said are null.
 /// ValueError: the configuration has a value that config.json cannot express.

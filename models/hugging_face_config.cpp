@@ -536,16 +536,31 @@ HfMarks parse_hf_marks(std::string_view text, const std::string& where) {
   return marks;
 }
 
+std::vector<HfFixedOurs> hf_unexpressed(const HuggingFace& family, ModelConfig config) {
+  config::Fields fields;
+  fields.section("model", config);
+  std::vector<HfFixedOurs> rows;
+  for (const HfFixedOurs& f : family.fixed_ours) {
+    if (fields.find(concat("model.", f.ours))->text() != f.value) rows.push_back(f);
+  }
+  return rows;
+}
+
+ModelConfig hf_without(ModelConfig config, std::span<const HfFixedOurs> rows) {
+  config::Fields fields;
+  fields.section("model", config);
+  for (const HfFixedOurs& f : rows) (void)fields.find(concat("model.", f.ours))->assign(f.value);
+  return config;
+}
+
 std::string hf_config(const HuggingFace& family, ModelConfig config, DType dtype,
                       const HfMarks& marks) {
   config::Fields fields;
   fields.section("model", config);
-  for (const HfFixedOurs& f : family.fixed_ours) {
-    const std::string value = fields.find(concat("model.", f.ours))->text();
-    if (value != f.value)
-      fail<ValueError>("hugging_face", f.ours, " ", value,
-                       " cannot be expressed in config.json of ", family.model_type, ": expected ",
-                       f.value);
+  for (const HfFixedOurs& f : hf_unexpressed(family, config)) {
+    fail<ValueError>("hugging_face", f.ours, " ", fields.find(concat("model.", f.ours))->text(),
+                     " cannot be expressed in config.json of ", family.model_type, ": expected ",
+                     f.value);
   }
   Json json{{"architectures", {family.architecture}}, {"model_type", family.model_type}};
   for (const HfField& f : family.fields) json[std::string(f.theirs)] = json_of(fields, f.ours);

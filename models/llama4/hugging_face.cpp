@@ -88,7 +88,7 @@ const models::HuggingFace& hugging_face() {
                 {"attention_dropout", {"0.0"}, true},
                 {"router_jitter_noise", {"0.0"}, true}},
       .fixed_ours = {{"route_norm", "false"},
-                     {"load_balance_coeff", "0", true},
+                     {"load_balance_coeff", "0", "expert_bias"},
                      {"capacity_factor", "0"}},
       .derived = {{"moe_layers",
                    [](const models::ModelConfig& config) {

@@ -114,7 +114,7 @@ const models::HuggingFace& hugging_face_moe() {
                                     {"norm_topk_prob", "route_norm", "false"},
                                     {"decoder_sparse_step", "decoder_sparse_step", "1"}}),
         .fixed = fixed(),
-        .fixed_ours = {{"load_balance_coeff", "0", true}, {"capacity_factor", "0"}},
+        .fixed_ours = {{"load_balance_coeff", "0", "expert_bias"}, {"capacity_factor", "0"}},
         .rope = true};
     n.fixed.push_back({"mlp_only_layers", {"[]"}});
     return n;

@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands import-hf, export-hf and export-gguf. They need no ranks: a checkpoint of any mesh
-// is read by one process, a tensor at a time.
+// is read by one process, a tensor at a time. Only what a dropped buffer costs is measured with the
+// whole model.
+#include "tessera/core/scopes.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/nn/io/utf8.h"
+#include "tessera/nn/parameters.h"
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/cli/interruption.h"
+#include "tessera/train/cli/model_on_ranks.h"
 #include "tessera/train/convert/convert.h"
+#include "tessera/train/monitor/metrics.h"
 #include "tessera/train/monitor/screen.h"
+#include "tessera/train/step/evaluate.h"
 
 #include <fmt/format.h>
 
@@ -29,6 +37,7 @@ struct ImportFields {
 
 struct ExportFields {
   ExportOptions options;
+  std::string dataset_path;
   int64_t max_shard_bytes = static_cast<int64_t>(options.max_shard_bytes);
   void fields(config::Fields& f) {
     f.add("checkpoint", options.checkpoint, "dump folder of a run, or one of its checkpoints");
@@ -41,6 +50,10 @@ struct ExportFields {
                                                                   {"float16", DType::f16}});
     f.add("max_shard_bytes", max_shard_bytes,
           "a larger model is cut into files of at most this size", {.min = 1, .unit = "bytes"});
+    f.add("drop", options.drop,
+          "buffer to leave out because transformers has no place for it: expert_bias, of routers");
+    f.add("dataset_path", dataset_path,
+          "with drop: data over which the loss is computed with and without what is left out");
   }
 };
 
@@ -62,6 +75,36 @@ void require_paths(const std::string& checkpoint, const std::string& out, const 
     faults.emplace_back("[--checkpoint] is missing: give the dump folder of a run");
   if (out.empty()) faults.push_back(concat("[--out] is missing: give a new ", what));
   config::throw_if_any(faults);
+}
+
+// Zeros are what a buffer has that is not there.
+void clear(models::LanguageModel& model, std::string_view buffer) {
+  const NoGrad guard;
+  for (const auto& [name, t] : nn::named_buffers(model, true)) {
+    if (!name.ends_with(concat('.', buffer))) continue;
+    const Tensor own = t.is_distributed() ? local(t) : t;
+    nn::copy_values(own, full(own.shape(), 0, own.dtype(), own.device()));
+  }
+}
+
+// The losses with and without what an export drops.
+void measure_drop(const ExportFields& c, std::ostream& out, const Catalogue& catalogue) {
+  ModelOnRanksConfig on;
+  on.checkpoint = c.options.checkpoint;
+  on.ranks = 1;
+  const ModelOnRanks trained(on, out, catalogue);
+  const DataConfig& like = trained.config().dataloader;
+  const auto dropped = dropped_by(c.options.drop, trained.config().model);
+  const EvaluationPlan plan = trained.evaluation_plan(c.dataset_path);
+  check_evaluation_data(like, plan);
+  trained.run("export-hf", {}, {}, [&](World&, models::LanguageModel& model) {
+    DataLoader data = evaluation_data(like, plan, model.placement().mesh);
+    const Evaluation with = evaluate(model, data, -1, {});
+    for (const models::HfFixedOurs& row : dropped) clear(model, row.buffer);
+    const Evaluation without = evaluate(model, data, -1, {});
+    out << fmt::format("loss: {:.5f} with {}, {:.5f} without  tokens: {}  data: {}\n", with.loss,
+                       c.options.drop, without.loss, with_separators(with.tokens), plan.path);
+  });
 }
 
 // Lines of a conversion, and on a terminal a bar below them. Ctrl-C ends it between two tensors.
@@ -105,11 +148,19 @@ int import_hf(Arguments arguments, std::ostream& out, const Catalogue& catalogue
 int export_hf(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   auto config = parsed_fields<ExportFields>(arguments);
   require_paths(config.options.checkpoint, config.options.out, "folder");
+  if (config.options.drop.empty() && !config.dataset_path.empty())
+    fail<ConfigError>(
+        "--dataset_path", io::excerpt(config.dataset_path),
+        " is given, but it shows what --drop changes; give that too, or leave it out");
   config.options.max_shard_bytes = static_cast<uint64_t>(config.max_shard_bytes);
+  if (!config.dataset_path.empty()) measure_drop(config, out, catalogue);
   const Session session;
   ConversionScreen screen(out);
   screen.written(config.options.out,
                  export_hugging_face(config.options, catalogue, screen.lines(), screen.bar()));
+  if (const std::string& drop = config.options.drop; !drop.empty() && config.dataset_path.empty())
+    screen.lines()(concat(
+        "nothing was measured: --dataset_path FILE prints the loss with and without ", drop));
   return 0;
 }
 

@@ -105,6 +105,22 @@ std::vector<std::string> initial_model_conflicts(const Config& c) {
   return faults;
 }
 
+// What of the model an export to transformers will leave out.
+std::vector<std::string> export_warnings(const models::ModelConfig& model) {
+  std::vector<std::string> all;
+  const models::HuggingFace* names = model.hugging_face();
+  if (!names) return all;
+  for (const models::HfFixedOurs& row : models::hf_unexpressed(*names, model)) {
+    if (row.buffer.empty()) continue;
+    all.push_back(concat("model.", row.ours, ' ', model_number(model, row.ours),
+                         " gives the model an ", row.buffer, ", for which transformers' ",
+                         names->model_type, " has no place: `tessera export-hf` needs --drop ",
+                         row.buffer, ", and what it writes has another loss; --model.", row.ours,
+                         ' ', row.value, " trains without it"));
+  }
+  return all;
+}
+
 }  // namespace
 
 void add_device(config::Fields& f, DeviceChoice& device) {
@@ -320,6 +336,7 @@ std::vector<std::string> Config::conflicts() const {
 std::vector<std::string> Config::warnings() const {
   std::vector<std::string> all = checkpoint.warnings();
   for (std::string& line : lr_scheduler.warnings(training.steps)) all.push_back(std::move(line));
+  std::ranges::move(export_warnings(model), std::back_inserter(all));
   if (!parallelism.moves_tokens()) return all;
   for (const char* name : {"embedding_dropout", "residual_dropout"}) {
     const double p = model_number(model, name);

@@ -33,9 +33,14 @@ struct ExportOptions {
   std::string out;                  ///< new folder
   std::optional<DType> dtype = {};  ///< none: as it is stored
   uint64_t max_shard_bytes = HfOutput().max_shard_bytes;
+  std::string drop = {};  ///< a buffer to leave out, by the end of its name; empty: none
 };
-/// Writes the folder of write_hugging_face. Errors as of that and of open_trained_model. Needs a
-/// Context.
+/// What of a model `drop` leaves out of a folder of transformers. ConfigError: it names nothing
+/// that the model has and the folder has not, or something has no place there and is not named.
+[[nodiscard]] TESSERA_API std::vector<models::HfFixedOurs> dropped_by(
+    const std::string& drop, const models::ModelConfig& model);
+/// Writes the folder of write_hugging_face, of the model without what dropped_by says. Errors as of
+/// these and of open_trained_model. Needs a Context.
 TESSERA_API uint64_t export_hugging_face(const ExportOptions& options, const Catalogue& catalogue,
                                          const Warn& note, const BytesDone& progress = {});
 

@@ -36,7 +36,7 @@ bool is_told(const models::HuggingFace& names, std::string_view path, bool rope_
     return rope_scaled || field == "rope_theta" || field == "rope_scaling";
   return std::ranges::count(names.fields, field, &models::HfField::ours) > 0 ||
          std::ranges::any_of(names.fixed_ours, [&](const models::HfFixedOurs& f) {
-           return f.ours == field && !f.in_training_alone;
+           return f.ours == field && f.buffer.empty();
          });
 }
 
