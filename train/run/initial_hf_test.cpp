@@ -44,7 +44,9 @@ class InitialHuggingFace : public TinyRunTest {
                    "0",
                    "--metrics.measure_ceiling",
                    "false",
-                   "--checkpoint.enable"},
+                   "--checkpoint.enable",
+                   "--checkpoint.last_save_model_only",
+                   "true"},
                   more);
   }
 };
