@@ -46,9 +46,7 @@ Order looped_bfs(const ScheduleShape& shape, int rank) {
 
 // The micro-batches go in rounds through a rank's stages: each round of them through the first
 // stage, then through the second.
-int rounds_of(const ScheduleShape& shape) {
-  return std::max(1, shape.micro_batches / shape.ranks);
-}
+int rounds_of(const ScheduleShape& shape) { return std::max(1, shape.micro_batches / shape.ranks); }
 
 Order interleaved(const ScheduleShape& shape, int rank) {
   const int v = shape.stages_per_rank, round = shape.micro_batches / rounds_of(shape),
@@ -61,8 +59,7 @@ Order interleaved(const ScheduleShape& shape, int rank) {
   };
   for (int i = 0; i < warm_up + all; ++i) {
     if (i < all) next(ActionKind::forward, forwards, i / round % v);
-    if (i >= warm_up)
-      next(ActionKind::backward, backwards, v - 1 - (i - warm_up) / round % v);
+    if (i >= warm_up) next(ActionKind::backward, backwards, v - 1 - (i - warm_up) / round % v);
   }
   return order;
 }
@@ -81,7 +78,8 @@ constexpr std::array<NamedSchedule, 4> kSchedules{
       .several_stages = false,
       .order = gpipe},
      {.name = "1F1B",
-      .help = "a backward as soon as there is one: at most as many micro-batches in flight as ranks",
+      .help =
+          "a backward as soon as there is one: at most as many micro-batches in flight as ranks",
       .several_stages = false,
       .order = one_f_one_b},
      {.name = "LoopedBFS",

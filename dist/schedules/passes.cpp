@@ -106,9 +106,8 @@ std::vector<Action> merge_backwards(const std::vector<Action>& actions) {
   std::vector<Action> merged;
   for (const Action& a : actions) {
     Action* const last = merged.empty() ? nullptr : &merged.back();
-    if (a.kind == ActionKind::backward_weight && last &&
-        last->kind == ActionKind::backward_input && last->stage == a.stage &&
-        last->micro_batch == a.micro_batch)
+    if (a.kind == ActionKind::backward_weight && last && last->kind == ActionKind::backward_input &&
+        last->stage == a.stage && last->micro_batch == a.micro_batch)
       last->kind = ActionKind::backward;
     else merged.push_back(a);
   }
@@ -128,8 +127,7 @@ std::vector<Action> add_unshards(const std::vector<Action>& actions, int most_wh
     for (const int stage : before)
       if (std::ranges::find(next, stage) == next.end()) reshard(stage);
     for (const int stage : next)
-      if (whole.insert(stage).second)
-        all.push_back({.stage = stage, .kind = ActionKind::unshard});
+      if (whole.insert(stage).second) all.push_back({.stage = stage, .kind = ActionKind::unshard});
     all.push_back(actions[i]);
   }
   const std::vector<int> rest(whole.begin(), whole.end());
@@ -158,8 +156,7 @@ std::vector<std::vector<Action>> add_messages(const std::vector<std::vector<Acti
 std::vector<std::vector<Action>> all_actions(const PipelineSchedule& schedule) {
   std::vector<std::vector<Action>> ranks;
   for (const std::vector<Action>& own : schedule.ranks) {
-    ranks.push_back(
-        add_reductions(add_unshards(merge_backwards(own)), schedule.micro_batches));
+    ranks.push_back(add_reductions(add_unshards(merge_backwards(own)), schedule.micro_batches));
   }
   return add_messages(ranks, schedule.rank_of_stage);
 }

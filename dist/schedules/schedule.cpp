@@ -108,7 +108,8 @@ void place(PipelineSchedule& schedule, const Action& action, int rank) {
 void check_schedule(const PipelineSchedule& schedule) { Check(schedule).run(); }
 
 PipelineSchedule read_schedule(std::string_view csv) {
-  constexpr int kMost = 1 << 16;  // stages and micro-batches, so that a wrong number asks for little
+  constexpr int kMost =
+      1 << 16;  // stages and micro-batches, so that a wrong number asks for little
   PipelineSchedule schedule;
   while (csv.ends_with('\n') || csv.ends_with('\r')) csv.remove_suffix(1);
   for (std::string_view line : split(csv, '\n')) {

@@ -70,8 +70,7 @@ TEST(PipelineSchedules, AreTorchsInFull) {
   const nlohmann::json all = goldens();
   EXPECT_EQ(all["full"].size(), 4u);
   for (const auto& [name, golden] : all["full"].items()) {
-    const PipelineSchedule schedule =
-        make_schedule(name, {3, golden["stages_per_rank"], 6});
+    const PipelineSchedule schedule = make_schedule(name, {3, golden["stages_per_rank"], 6});
     EXPECT_EQ(schedule_csv(schedule.ranks), golden["computes"]) << name;
     EXPECT_EQ(schedule_csv(all_actions(schedule)), golden["actions"]) << name;
     EXPECT_EQ(read_schedule(std::string(golden["computes"])).ranks, schedule.ranks);
@@ -123,9 +122,9 @@ TEST(PipelineSchedules, MessagesTakeTheirTime) {
 }
 
 TEST(PipelineSchedules, TextsAreReadBack) {
-  for (const char* words : {"2F0", "10B31", "0I7", "3W2", "0SEND_F1", "1RECV_F1", "1SEND_B0",
-                            "0RECV_B0", "2UNSHARD", "2RESHARD", "7REDUCE_GRAD",
-                            "(0F1;1B0)OVERLAP_F_B"})
+  for (const char* words :
+       {"2F0", "10B31", "0I7", "3W2", "0SEND_F1", "1RECV_F1", "1SEND_B0", "0RECV_B0", "2UNSHARD",
+        "2RESHARD", "7REDUCE_GRAD", "(0F1;1B0)OVERLAP_F_B"})
     EXPECT_EQ(text(parse_action(words)), words);
   EXPECT_EQ(parse_action(" 2F0\t"), (Action{.stage = 2, .kind = Kind::forward, .micro_batch = 0}));
   const std::string expected =
@@ -189,16 +188,24 @@ TEST(PipelineSchedules, AreDrawnInTime) {
 }
 
 TEST(PipelineSchedules, WhatDoesNotFitIsNamed) {
-  EXPECT_EQ(error_of([] { (void)make_schedule("2F2B", {2, 1, 4}); }),
+  EXPECT_EQ(error_of([] {
+              (void)make_schedule("2F2B", {2, 1, 4});
+            }),
             "[pipeline schedule] unknown schedule '2F2B'; there are GPipe, 1F1B, LoopedBFS, "
             "Interleaved1F1B");
-  EXPECT_EQ(error_of([] { (void)make_schedule("1F1B", {2, 1, 0}); }),
+  EXPECT_EQ(error_of([] {
+              (void)make_schedule("1F1B", {2, 1, 0});
+            }),
             "[pipeline schedule] 1F1B of 2 ranks, 1 stages per rank, 0 micro-batches: expected at "
             "least one of each");
-  EXPECT_EQ(error_of([] { (void)make_schedule("GPipe", {2, 2, 4}); }),
+  EXPECT_EQ(error_of([] {
+              (void)make_schedule("GPipe", {2, 2, 4});
+            }),
             "[pipeline schedule] GPipe does not fit 4 stages on 2 ranks and 4 micro-batches: it "
             "has one stage per rank; LoopedBFS and Interleaved1F1B have several");
-  EXPECT_EQ(error_of([] { (void)make_schedule("Interleaved1F1B", {4, 2, 9}); }),
+  EXPECT_EQ(error_of([] {
+              (void)make_schedule("Interleaved1F1B", {4, 2, 9});
+            }),
             "[pipeline schedule] Interleaved1F1B does not fit 8 stages on 4 ranks and 9 "
             "micro-batches: its micro-batches go through 4 ranks in 2 rounds of equal size; give 8 "
             "or 12");
@@ -228,10 +235,9 @@ TEST(PipelineSchedules, BadCsvsAreNamed) {
   expect_refused("1F0,0F0,0B0,1B0\n",
                  "ranks wait for each other for ever: rank 0 at 1F0 (action 0) needs 0F0 of rank "
                  "0");
-  EXPECT_EQ(error_of([] {
-              (void)all_actions(read_schedule("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n"));
-            }),
-            "[pipeline schedule] ranks wait for each other for ever: rank 0 at 0B0");
+  EXPECT_EQ(
+      error_of([] { (void)all_actions(read_schedule("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")); }),
+      "[pipeline schedule] ranks wait for each other for ever: rank 0 at 0B0");
 }
 
 }  // namespace

@@ -19,9 +19,9 @@ class Clockwork {
         times_(times),
         next_(schedule.ranks.size()),
         in_flight_(schedule.ranks.size()),
-        forwards_(static_cast<size_t>(schedule.stages()) *
-                      static_cast<size_t>(schedule.micro_batches),
-                  kNotYet),
+        forwards_(
+            static_cast<size_t>(schedule.stages()) * static_cast<size_t>(schedule.micro_batches),
+            kNotYet),
         backwards_(forwards_) {
     result_.ranks.resize(schedule.ranks.size());
   }
@@ -98,9 +98,8 @@ class Clockwork {
       for (const Action& part : parts_of(action)) {
         if (ready(part) != kNotYet) continue;
         const Action need = *need_of(part);
-        waits += concat(waits.empty() ? "" : "; ", "rank ", rank, " at ", text(action),
-                        " (action ", next_[rank], ") needs ", text(need), " of rank ",
-                        rank_of(need.stage));
+        waits += concat(waits.empty() ? "" : "; ", "rank ", rank, " at ", text(action), " (action ",
+                        next_[rank], ") needs ", text(need), " of rank ", rank_of(need.stage));
         break;
       }
     }
