@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Row n of a data set of W windows is window P(n mod W), with P a permutation of key (seed, n / W)
 // computed for one window at a time; a mixture says which data set gives a row of the run. A thread
-// prepares rows in a bounded queue; a seek empties the queue and drops the row in progress. The
-// rank creates the tensors, in its Context.
+// prepares rows ahead. The rank creates the tensors, in its Context.
 #include "tessera/train/data/data.h"
 
 #include "tessera/core/rng.h"
 #include "tessera/models/config/collect_impl.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/chat/chat_template.h"
+#include "tessera/train/data/ahead_queue.h"
 #include "tessera/train/data/fine_tuning_rows.h"
 #include "tessera/train/data/rows.h"
 
@@ -16,8 +16,8 @@
 #include <bit>
 #include <condition_variable>
 #include <csignal>
-#include <deque>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -315,13 +315,15 @@ int64_t shuffled_window(int64_t row, int64_t windows, uint64_t seed, size_t sour
       permuted(static_cast<uint64_t>(row % windows), static_cast<uint64_t>(windows), key));
 }
 
-// Owns the thread. The queue contains micro-batches in the order of requests, each with its error,
-// if any; a seek starts a new generation.
+// Owns the thread, which makes micro-batches, each with its error, if any.
 class DataLoader::Worker {
  public:
   Worker(const DataConfig& config, const BatchPlan& plan,
          std::shared_ptr<const Tokenizer> tokenizer)
-      : config_(config), plan_(plan), tokenizer_(std::move(tokenizer)) {
+      : config_(config),
+        plan_(plan),
+        tokenizer_(std::move(tokenizer)),
+        queue_(config.num_prefetch_batches, plan.global_rows) {
     if (const Context* context = Context::current_or_null()) threads_ = context->options.threads;
     check(plan_);
     parts_ = find_checked(config_, plan_, *tokenizer_);
@@ -345,17 +347,11 @@ class DataLoader::Worker {
 
   Batch next() {
     const DataInfo& data = info();
-    std::unique_lock lock(mutex_);
-    if (plan_.evaluation && next_taken_ >= data.windows) {
+    if (queue_.next_row() >= end_of(data)) {
       fail<ValueError>(plan_.path_field, data.path, " holds ", data.windows,
-                       " rows, asked for those from ", next_taken_);
+                       " rows, asked for those from ", queue_.next_row());
     }
-    changed_.wait(lock, [&] { return !queue_.empty(); });
-    const Made made = std::move(queue_.front());
-    queue_.pop_front();
-    next_taken_ += plan_.global_rows;
-    lock.unlock();
-    changed_.notify_all();
+    const Made made = queue_.take();
     if (made.error) std::rethrow_exception(made.error);
     const auto optional = [&](const std::vector<int64_t>& values) {
       return values.empty() ? Tensor() : tensor_of(values);
@@ -367,14 +363,7 @@ class DataLoader::Worker {
 
   void seek(int64_t row) {
     if (row < 0) fail<ValueError>(plan_.path_field, "rows are counted from 0: asked for row ", row);
-    {
-      const std::scoped_lock lock(mutex_);
-      if (row == next_taken_) return;
-      queue_.clear();
-      next_taken_ = next_made_ = row;
-      ++generation_;
-    }
-    changed_.notify_all();
+    queue_.seek(row);
   }
 
  private:
@@ -411,28 +400,23 @@ class DataLoader::Worker {
     while (!failure_ && make_one(stop)) continue;
   }
 
-  // Waits for space, makes a micro-batch and queues it; false after a stop request.
+  // The row of the run at which no micro-batch begins any more.
+  [[nodiscard]] int64_t end_of(const DataInfo& data) const {
+    return plan_.evaluation ? data.windows : std::numeric_limits<int64_t>::max();
+  }
+
+  // Waits for room, makes a micro-batch and queues it; false after a stop request.
   bool make_one(const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
-    const auto room = [&] {
-      return static_cast<int64_t>(queue_.size()) < config_.num_prefetch_batches &&
-             (!plan_.evaluation || next_made_ < info_.windows);
-    };
-    if (!changed_.wait(lock, stop, room)) return false;
-    const int64_t row = next_made_, generation = generation_;
-    next_made_ += plan_.global_rows;
-    lock.unlock();
+    const auto order = queue_.order(stop, end_of(info_));
+    if (!order) return false;
     Made made;
     try {
-      rows_->will_need(row + plan_.global_rows);
-      made.rows = rows_->make(row);
+      rows_->will_need(order->row + plan_.global_rows);
+      made.rows = rows_->make(order->row);
     } catch (...) {
       made.error = std::current_exception();
     }
-    lock.lock();
-    if (generation == generation_) queue_.push_back(std::move(made));
-    lock.unlock();
-    changed_.notify_all();
+    queue_.put(*order, std::move(made));
     return true;
   }
 
@@ -460,15 +444,13 @@ class DataLoader::Worker {
   std::vector<Part> parts_;
 
   std::mutex mutex_;
-  std::condition_variable_any changed_;
+  std::condition_variable changed_;
   // Set once, when all is read.
   std::unique_ptr<const RowsOfRun> rows_;
   std::vector<DataInfo> sources_;
   DataInfo info_;
   std::exception_ptr failure_;  // of reading: final
-  std::deque<Made> queue_;
-  int64_t next_made_ = 0, next_taken_ = 0;  // first rows of micro-batches
-  int64_t generation_ = 0;
+  AheadQueue<Made> queue_;
   std::jthread thread_;  // last, so that it stops before members that it uses are destroyed
 };
 

@@ -45,20 +45,14 @@ class TESSERA_API RowSource {
   virtual void will_need(int64_t /*index*/) const {}
 };
 
-/// The rows of `files`, by their kind. Null after a stop request. Errors as open_source, and
+/// The rows of `files`, by their kind: examples packed for fine-tuning, or windows of `seq_len`
+/// successive tokens and the token after each, or the rows of a source that has rows. `tokenizer`
+/// names tokens for people. Null after a stop request. Errors as open_source, and
 /// DataError: too little data for one row.
 TESSERA_API std::unique_ptr<const RowSource> open_rows(const DataFiles& files,
                                                        const DataConfig& config,
                                                        const BatchPlan& plan,
                                                        const Tokenizer& tokenizer, int threads,
                                                        const std::stop_token& stop = {});
-
-/// Windows of `seq_len` successive tokens and the token after each, or the rows of a source that
-/// has rows. `tokenizer` names tokens for people.
-TESSERA_API std::unique_ptr<const RowSource> token_rows(std::unique_ptr<TokenSource> source,
-                                                        const DataFiles& files,
-                                                        const DataConfig& config,
-                                                        const BatchPlan& plan,
-                                                        const Tokenizer& tokenizer);
 
 }  // namespace tessera::train
