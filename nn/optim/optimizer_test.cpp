@@ -15,7 +15,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
+#include <type_traits>
 
 namespace tessera::optim {
 namespace {
@@ -275,6 +278,61 @@ TEST_F(OptimizerTest, AnOptimizerOfOnesOwn) {
   optimizer.step({}, tensor(0.5, DType::f64));
   EXPECT_EQ(p.values(), (std::vector<double>{1.75, 0.5}));
   EXPECT_EQ(p.grad().values(), (std::vector<double>{-1, 2}));
+}
+
+// The batches of a loop, of which some are not finite: their steps are skipped, unread by the host,
+// and their number is taken back once it knows.
+std::vector<double> after_batches(Optimizer& optimizer, const std::vector<double>& batches) {
+  const auto bits = [&] {
+    std::vector<double> all;
+    for (const Tensor& p : optimizer.parameters())
+      std::ranges::copy(p.values(), back_inserter(all));
+    for (const auto& [name, state] : optimizer.state().tensors)
+      if (!name.ends_with(".step")) std::ranges::copy(state.values(), back_inserter(all));
+    return all;
+  };
+  for (const double batch : batches) {
+    const bool skip = !std::isfinite(batch);
+    for (Tensor p : optimizer.parameters())
+      p.set_grad(cast(tensor({batch, -0.3 * batch, batch + 1}), p.dtype()));
+    const int64_t steps = optimizer.steps();
+    const std::vector<int64_t> each = optimizer.parameter_steps();
+    const std::vector<double> before = bits();
+    optimizer.step(tensor(skip ? 1 : 0, DType::bool_));
+    EXPECT_EQ(bits() == before, skip) << batch;
+    if (skip) optimizer.set_steps(steps, each);
+  }
+  return bits();
+}
+
+TEST_F(OptimizerTest, ABatchThatIsSkippedIsAsIfItHadNotBeen) {
+  const auto made = [](auto kind, auto options, DType dtype) -> std::unique_ptr<Optimizer> {
+    const auto leaf_of = [&](double at) {
+      return cast(tensor({at, 2 - at, 0.5}), dtype).set_requires_grad();
+    };
+    return std::make_unique<typename decltype(kind)::type>(Parameters{leaf_of(1), leaf_of(3)},
+                                                           options);
+  };
+  const std::type_identity<AdamW> adamw;
+  const std::type_identity<SGD> sgd;
+  const AdamWOptions narrow{.lr = 0.1, .state_dtype = DType::bf16, .seed = 3};
+  const std::vector<std::function<std::unique_ptr<Optimizer>()>> all{
+      [&] { return made(adamw, AdamWOptions{.lr = 0.1}, DType::f32); },
+      [&] { return made(adamw, AdamWOptions{.lr = 0.1, .capturable = true}, DType::f32); },
+      [&] { return made(adamw, narrow, DType::bf16); },
+      [&] { return made(sgd, SGDOptions{.lr = 0.1, .weight_decay = 0.2}, DType::f32); },
+      [&] { return made(sgd, SGDOptions{.lr = 0.1, .momentum = 0.9}, DType::f32); },
+      [&] {
+        return made(sgd, SGDOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true}, DType::f64);
+      }};
+  for (size_t i = 0; i < all.size(); ++i) {
+    SCOPED_TRACE(i);
+    const auto spoilt = all[i](), clean = all[i]();
+    // Also the first batch, which fills states.
+    const auto got = after_batches(*spoilt, {NAN, 1, INFINITY, 0.5, -INFINITY, NAN, -2, 0.25});
+    EXPECT_EQ(got, after_batches(*clean, {1, 0.5, -2, 0.25}));
+    EXPECT_EQ(spoilt->steps(), 4);
+  }
 }
 
 TEST(OptimizerRanks, ShardsStepAsWholesAndTakeWholeStates) {
