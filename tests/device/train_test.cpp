@@ -288,53 +288,6 @@ TEST_F(DeviceRun, ReadsOncePerTokenAndPerValidation) {
   run_ranks(1, on_rank, world_options(c));
 }
 
-// It is found when the host next reads; no step until then has changed anything, and the run can go
-// on from it.
-TEST_F(DeviceRun, AStepThatIsNotFiniteIsFoundLater) {
-  const auto words = [&](const std::string& dump) {
-    Words all = llama(
-        dump, "cuda",
-        {"--checkpoint.enable", "false", "--training.steps", "9", "--metrics.log_freq", "100"});
-    all.erase(all.begin());
-    return all;
-  };
-  const Config c = parse_config(words("a")), untouched = parse_config(words("b"));
-  const auto on_rank = [&](World&) {
-    Trainer trainer(c), other(untouched);
-    for (Trainer* t : {&trainer, &other}) {
-      t->advance();
-      t->advance();
-    }
-    const Tensor weight = local(test::parameter_of(trainer.model(), "norm.weight"));
-    const Tensor kept = copy(weight);
-    copy_bytes(weight, full(weight.shape(), INFINITY, DType::f32, cuda(0)));
-    const auto values = [&] {
-      std::vector<std::vector<double>> all;
-      for (const auto& p : nn::named_parameters(trainer.model()))
-        all.push_back(local(p.tensor).values());
-      return all;
-    };
-    const auto before = values();
-    for (int i = 0; i < 3; ++i) trainer.advance();
-    EXPECT_EQ(trainer.records().size(), 1u);
-    const std::string error = test::error_of<NumericError>([&] { trainer.settle(); });
-    TESSERA_EXPECT_HOLDS(error, "[train] step 3: the loss is ");
-    TESSERA_EXPECT_HOLDS(error, "parameter norm.weight already is not finite");
-    EXPECT_EQ(trainer.records().size(), 2u);
-    EXPECT_TRUE(values() == before);
-
-    copy_bytes(weight, kept);
-    for (Trainer* t : {&trainer, &other}) {
-      for (int i = 0; i < 3; ++i) t->advance();
-      t->settle();
-      ASSERT_EQ(t->records().size(), 5u);
-    }
-    for (size_t i = 0; i < 5; ++i)
-      EXPECT_EQ(trainer.records()[i].loss, other.records()[i].loss) << "step " << i + 1;
-  };
-  run_ranks(1, on_rank, world_options(c));
-}
-
 TEST_F(DeviceRun, WithoutADeviceEndsInOneLine) {
   const auto fails = [&](const Words& environment, const Words& words) {
     Child child(words, path("out.log"), environment, "", path("err.log"));
