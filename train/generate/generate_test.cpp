@@ -4,7 +4,10 @@
 #include "tessera/autograd/autograd.h"
 #include "tessera/core/error.h"
 #include "tessera/core/rng.h"
+#include "tessera/kernels/assign/assign.h"
+#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/tokenizer/tokenizer.h"
@@ -112,17 +115,24 @@ class GenerateTest : public testing::Test {
                 .max_seq_len = 64}) {
     nn::initialize(model_, 3);
   }
-  // The whole text through the model for each token, without a cache.
-  std::string without_cache(std::string_view prompt, size_t row, const GenerateOptions& o) {
+  // The same text by a model that computes every token that it sees anew for each token that it
+  // writes, without a cache. It sees the last tokens, as many as the context has; where one more
+  // does not fit, it goes on with the last half of them.
+  static std::string without_cache(const models::LanguageModel& model, std::string_view prompt,
+                                   size_t row, const GenerateOptions& o) {
     const NoGrad guard;
     std::vector<int64_t> tokens;
     if (o.begins.value_or(true)) tokens.push_back(ByteTokenizer::kBegin);
     for (int64_t t : ByteTokenizer::encode(prompt)) tokens.push_back(t);
-    const size_t given = tokens.size();
+    const size_t given = tokens.size(),
+                 context = static_cast<size_t>(std::min(o.context, model.max_seq_len()));
+    size_t first = given - std::min(given, context);
     for (int64_t i = 0; i < o.tokens; ++i) {
-      Tensor ids = empty({1, static_cast<int64_t>(tokens.size())}, DType::i64);
-      std::ranges::copy(tokens, ids.data<int64_t>());
-      const Tensor logits = slice(select(select(model_.forward(ids), 0, 0), 0, -1), 0,
+      if (tokens.size() - first > context) first = tokens.size() - (context + 1) / 2;
+      const auto seen = std::span(tokens).subspan(first);
+      Tensor ids = empty({1, std::ssize(seen)}, DType::i64);
+      std::ranges::copy(seen, ids.data<int64_t>());
+      const Tensor logits = slice(select(select(model.forward(ids), 0, 0), 0, -1), 0,
                                   {0, ByteTokenizer::kVocabulary});
       const RngKey key{o.seed, stream_of(concat("generate.", row))};
       const int64_t next = draw(candidates(logits.values(), o.sampling()),
@@ -131,6 +141,9 @@ class GenerateTest : public testing::Test {
       tokens.push_back(next);
     }
     return ByteTokenizer::decode(std::span(tokens).subspan(given));
+  }
+  std::string without_cache(std::string_view prompt, size_t row, const GenerateOptions& o) {
+    return without_cache(model_, prompt, row, o);
   }
   Session session_{{.threads = 1}};
   llama3::Model model_;
@@ -174,6 +187,43 @@ TEST_F(GenerateTest, PromptsBeginAsDocumentsDid) {
     others += texts[0] != texts[1];
   }
   EXPECT_GT(others, 0);
+}
+
+// Of positions by rotation, which are relative, and by a table, which ends at the context.
+TEST_F(GenerateTest, BeyondTheContextItGoesOnWithTheLastHalf) {
+  gpt2::Model learned(
+      {.dim = 32, .n_layers = 2, .n_heads = 4, .vocab_size = 300, .max_seq_len = 12});
+  llama3::Model rotary({.dim = 32,
+                        .n_layers = 2,
+                        .n_heads = 4,
+                        .n_kv_heads = 2,
+                        .ffn_dim = 48,
+                        .vocab_size = 300,
+                        .max_seq_len = 12});
+  for (models::LanguageModel* model :
+       std::initializer_list<models::LanguageModel*>{&learned, &rotary}) {
+    nn::initialize(*model, 3);
+    // So that a token depends on all that are seen and on their places, not on the last one alone.
+    const NoGrad guard;
+    for (const auto& [name, weight] : nn::named_parameters(*model))
+      if (weight.rank() > 1) assign_(weight, weight * 8);
+    int beyond = 0;
+    // Odd and even; the model's own; more than it has.
+    for (const int64_t context : {1, 2, 7, 8, 12, 1000}) {
+      const GenerateOptions options{
+          .tokens = 40, .temperature = 1, .top_k = 300, .context = context, .seed = 5};
+      // With the mark of the begin: shorter than the context, as long, one longer, much longer.
+      const std::vector<std::string> prompts{
+          "", "abcdefg", "gfedcba", "abcdefghijk", "abcdefghijkl", std::string(30, 'q') + "z"};
+      const auto texts = generate(*model, prompts, options);
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        EXPECT_EQ(texts[i], without_cache(*model, prompts[i], i, options))
+            << "context " << context << ", prompt '" << prompts[i] << "'";
+        beyond += texts[i].size() > 12;
+      }
+    }
+    EXPECT_GT(beyond, 30);  // of 36; others ended before
+  }
 }
 
 TEST_F(GenerateTest, EdgesOfLengths) {

@@ -19,16 +19,24 @@ void add_steps(LossHistory& history, int64_t first, int64_t last) {
     history.add({.step = step, .loss = 1.0 / static_cast<double>(step)});
 }
 
-TEST(LossHistory, KeepsABoundedNumberEvenlySpaced) {
+// All steps while they are at most 8192, then every second one, then every fourth.
+TEST(LossHistory, ThinsAtItsBoundAndNotBefore) {
   LossHistory history;
-  add_steps(history, 1, 8192);
-  EXPECT_EQ(history.records().size(), 8192u);
-  add_steps(history, 8193, 40000);
-  const std::vector<int64_t> steps = steps_of(history);
-  EXPECT_LE(steps.size(), 8192u);
-  EXPECT_GT(steps.size(), 4096u);
-  EXPECT_EQ(steps[0], 1);
-  for (size_t i = 1; i < steps.size(); ++i) ASSERT_EQ(steps[i] - steps[i - 1], 8);
+  int64_t stride = 1;
+  for (int64_t step = 1; step <= 40000; ++step) {
+    history.add({.step = step, .loss = 1.0 / static_cast<double>(step)});
+    const bool thinned = (step - 1) / stride == 8192;
+    if (thinned) stride *= 2;
+    const int64_t kept = (step - 1) / stride + 1;
+    ASSERT_EQ(std::ssize(history.records()), kept) << "step " << step;
+    if (!thinned && step != 8192 && step != 40000) continue;
+    for (int64_t i = 0; i < kept; ++i) {
+      const StepRecord& r = history.records()[static_cast<size_t>(i)];
+      ASSERT_EQ(r.step, 1 + i * stride) << "step " << step;
+      ASSERT_EQ(r.loss, 1.0 / static_cast<double>(r.step));
+    }
+  }
+  EXPECT_EQ(stride, 8);
 }
 
 TEST(LossHistory, GoesOnFromACheckpointAsIfNothingHadHappened) {
