@@ -27,8 +27,7 @@ class DeviceUnreadSteps : public TinyRunTest {
     return config(dump, joined({"--device", "cuda", "--checkpoint.enable", "false",
                                 "--training.mixed_precision_param", "float32", "--training.steps",
                                 "200", "--metrics.measure_ceiling", "false",
-                                "--debug.replica_check_freq", "0", "--metrics.log_freq",
-                                log_freq},
+                                "--debug.replica_check_freq", "0", "--metrics.log_freq", log_freq},
                                model));
   }
   static void advance(Trainer& trainer, int steps) {

@@ -14,9 +14,7 @@ constexpr int64_t kNoEnd = std::numeric_limits<int64_t>::max();
 
 using Queue = AheadQueue<int64_t>;  // of the rows themselves
 
-Queue::Order ordered(Queue& queue, int64_t end = kNoEnd) {
-  return queue.order({}, end).value();
-}
+Queue::Order ordered(Queue& queue, int64_t end = kNoEnd) { return queue.order({}, end).value(); }
 // Whether the maker would have to wait.
 bool is_full(Queue& queue, int64_t end = kNoEnd) {
   std::stop_source stopped;
