@@ -105,11 +105,15 @@ class Frame final : public std::enable_shared_from_this<Frame> {
 
 // Counts and describes the ops of forward, and stores the outputs that the policy or the budget
 // chooses. All ranks must choose the same: sizes are global, and the ops alone, not local aliasing,
-// decide whose bytes a saved tensor holds.
+// decide whose bytes a saved tensor holds. Of a function of distributed tensors, a budget stores
+// nothing that a rank computes of its own part, whose size other ranks do not know.
 class Observer final : public NestedInterceptor {
  public:
-  Observer(Frame& frame, Context& context)
-      : NestedInterceptor(context.interceptor), frame_(frame), context_(context) {}
+  Observer(Frame& frame, Context& context, bool distributed)
+      : NestedInterceptor(context.interceptor),
+        frame_(frame),
+        context_(context),
+        distributed_(distributed) {}
   bool replay(const OpRow& row, const void* op, Tensors in, TensorList& out) override {
     return outer_replays(row, op, in, out);
   }
@@ -118,10 +122,10 @@ class Observer final : public NestedInterceptor {
     Frame::Call call = frame_.describe(row, in, out);
     const bool budget = frame_.options_.memory_budget.has_value();
     if (row.kind == OpKind::compute) {
-      const bool keep =
-          budget || (frame_.options_.keep &&
-                     frame_.options_.keep({row.name, row.expensive, in, out, context_.module_path,
-                                           earlier_[row.name]}));
+      const bool keep = (budget && is_candidate(out)) ||
+                        (frame_.options_.keep &&
+                         frame_.options_.keep({row.name, row.expensive, in, out,
+                                               context_.module_path, earlier_[row.name]}));
       ++earlier_[row.name];
       if (keep) {
         for (const Tensor& t : out) {
@@ -162,8 +166,11 @@ class Observer final : public NestedInterceptor {
     return t.is_distributed() ? static_cast<const void*>(t.impl().local.get())
                               : static_cast<const void*>(&t.storage());
   }
+  [[nodiscard]] bool is_candidate(Tensors out) const {
+    return !distributed_ || out[0].is_distributed();
+  }
   void weigh(const OpRow& row, const void* op, Tensors in, Tensors out) {
-    if (row.kind == OpKind::compute) {
+    if (row.kind == OpKind::compute && is_candidate(out)) {
       Candidate c{frame_.calls_.size(), 0, 0, false};
       for (const Tensor& t : out) {
         maker_[bytes_of(t)] = candidates_.size();
@@ -186,6 +193,7 @@ class Observer final : public NestedInterceptor {
 
   Frame& frame_;
   Context& context_;
+  bool distributed_;  // whether the function's inputs are
   std::unordered_map<std::string_view, int64_t> earlier_;
   std::vector<Candidate> candidates_;
   std::unordered_map<const void*, size_t> maker_;  // of bytes: an index into candidates_
@@ -243,7 +251,8 @@ TensorList Frame::forward(const std::vector<Tensor>& inputs) {
   module_path_ = context.module_path;
   keys_ = context.call_keys;
   row_ = micro_batch_row();
-  Observer observer(*this, context);
+  const auto is_distributed = [](const Tensor& t) { return t.defined() && t.is_distributed(); };
+  Observer observer(*this, context, std::ranges::any_of(inputs, is_distributed));
   TensorList out;
   {
     const Restore<Interceptor*> interceptor(context.interceptor, &observer);

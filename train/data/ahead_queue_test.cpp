@@ -39,15 +39,17 @@ TEST(AheadQueue, GivesItemsInTheirOrder) {
 }
 
 TEST(AheadQueue, ASeekDropsWhatIsMadeAndWhatIsBeingMade) {
-  Queue queue(3, 4);
-  make(queue);
-  const Queue::Order in_progress = ordered(queue);
-  queue.seek(100);
-  EXPECT_EQ(queue.next_row(), 100);
-  queue.put(in_progress, in_progress.row);
-  make(queue);
-  EXPECT_EQ(queue.take(), 100);
-  EXPECT_EQ(queue.next_row(), 104);
+  for (const int64_t to : {4, 8, 100}) {  // the row in progress, the one after it, another
+    Queue queue(3, 4);
+    make(queue);
+    const Queue::Order in_progress = ordered(queue);
+    queue.seek(to);
+    EXPECT_EQ(queue.next_row(), to);
+    queue.put(in_progress, -1);
+    make(queue);
+    EXPECT_EQ(queue.take(), to);
+    EXPECT_EQ(queue.next_row(), to + 4);
+  }
 }
 
 // Though it begins at the same row: another seek came between.

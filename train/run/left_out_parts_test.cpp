@@ -44,20 +44,11 @@ class LeftOutParts : public TinyRunTest {
  protected:
   // In f64. The rate grows over eight steps and falls after them, so each step has its own.
   [[nodiscard]] Config run_config(const std::string& dump, const Words& more) const {
-    return config(dump, joined({"--training.dtype",
-                                "float64",
-                                "--training.mixed_precision_param",
-                                "float64",
-                                "--training.global_batch_size",
-                                std::to_string(kRowsPerStep),
-                                "--training.max_norm",
-                                "0.5",
-                                "--lr_scheduler.warmup_steps",
-                                "8",
-                                "--optimizer.weight_decay",
-                                "0.3",
-                                "--optimizer.param_groups",
-                                "norm lr=3e-2 weight_decay=0"},
+    return config(dump, joined({"--training.dtype", "float64", "--training.mixed_precision_param",
+                                "float64", "--training.global_batch_size",
+                                std::to_string(kRowsPerStep), "--training.max_norm", "0.5",
+                                "--lr_scheduler.warmup_steps", "8", "--optimizer.weight_decay",
+                                "0.3", "--optimizer.param_groups", "norm lr=3e-2 weight_decay=0"},
                                more));
   }
 
@@ -97,7 +88,8 @@ class LeftOutParts : public TinyRunTest {
         if (row.name != "adamw_" || !std::exchange(looking, false)) return;
         const NoGrad guard;
         const double factor = in[3].item();  // of clipping
-        read(seen.gradients, [](const Tensor& p) { return p.grad(); }, factor);
+        read(
+            seen.gradients, [](const Tensor& p) { return p.grad(); }, factor);
       };
       const StepRecord record = trainer.step();
       context.op_hook = nullptr;
@@ -161,8 +153,12 @@ TEST_F(LeftOutParts, TheNextStepIsThatOfWhatIsLeft) {
   for (const int ranks : {1, 2}) {
     const Words local{"--training.local_batch_size", std::to_string(2 / ranks)};
     const std::string saved = concat("saved", ranks);
-    const Words all{"--ranks", std::to_string(ranks), "--training.steps",
-                    std::to_string(kSaved), "--lr_scheduler.total_steps", "20"};
+    const Words all{"--ranks",
+                    std::to_string(ranks),
+                    "--training.steps",
+                    std::to_string(kSaved),
+                    "--lr_scheduler.total_steps",
+                    "20"};
     const Config first = run_config(saved, joined(local, all));
     run_ranks(
         ranks, [&](World&) { Trainer(first, {}, nullptr, rows()).run(); }, world_options(first));
@@ -171,9 +167,9 @@ TEST_F(LeftOutParts, TheNextStepIsThatOfWhatIsLeft) {
       SCOPED_TRACE(concat(ranks, " ranks without '", c.left_out, "'"));
       fs::remove_all(path("next"));
       fs::copy(path(saved), path("next"), fs::copy_options::recursive);
-      const Config config = run_config(
-          "next", joined(local, {"--checkpoint.exclude_from_loading", c.left_out,
-                                 "--lr_scheduler.total_steps", "20"}));
+      const Config config =
+          run_config("next", joined(local, {"--checkpoint.exclude_from_loading", c.left_out,
+                                            "--lr_scheduler.total_steps", "20"}));
       const SeenStep step = next_step(config, ranks);
       const Session session;
       EXPECT_EQ(step.step, c.step);

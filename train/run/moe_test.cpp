@@ -139,6 +139,20 @@ TEST_F(MoeTest, PaddedExpertsDropWhatFindsNoPlace) {
       << err_.str();
 }
 
+// Ranks hold different numbers of tokens for their experts, and must recompute the same ops: those
+// that exchange tokens among them.
+TEST_F(MoeTest, AMemoryBudgetChoosesTheSameOnAllRanks) {
+  const Words ranks{"--ranks", "2", "--parallelism.expert_parallel_degree", "2"};
+  ASSERT_EQ(run(tiny("none", ranks)), 0) << err_.str();
+  for (const char* budget : {"0.1", "0.3", "0.5", "0.7", "0.9"}) {
+    ASSERT_EQ(run(tiny(budget, joined(ranks, {"--activation_checkpoint.mode", "memory_budget",
+                                              "--activation_checkpoint.memory_budget", budget}))),
+              0)
+        << budget << ": " << err_.str();
+    EXPECT_EQ(metric(budget, "loss"), metric("none", "loss")) << budget;
+  }
+}
+
 TEST_F(MoeTest, AForcedBalanceIsEven) {
   ASSERT_EQ(run(tiny("a", {"--debug.moe_force_load_balance"})), 0) << err_.str();
   EXPECT_EQ(metric("a", "moe/load_max_over_mean"), std::vector<double>(4, 1));
