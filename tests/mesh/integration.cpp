@@ -1,28 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tests/mesh/integration.h"
 
+#include "tessera/tests/mesh/fields.h"
+
 #include <algorithm>
 #include <cctype>
 #include <sstream>
 
 namespace tessera::mesh_tests {
-namespace {
-
-constexpr const char *kReplicate = "--parallelism.data_parallel_replicate_degree",
-                     *kShard = "--parallelism.data_parallel_shard_degree",
-                     *kContext = "--parallelism.context_parallel_degree",
-                     *kRotate = "--parallelism.context_parallel_rotate_method",
-                     *kTensor = "--parallelism.tensor_parallel_degree",
-                     *kSequenceParallel = "--parallelism.enable_sequence_parallel",
-                     *kExpert = "--parallelism.expert_parallel_degree",
-                     *kExpertTensor = "--parallelism.expert_tensor_parallel_degree",
-                     *kSteps = "--training.steps", *kSave = "--checkpoint.enable",
-                     *kModelOnly = "--checkpoint.last_save_model_only",
-                     *kRecompute = "--activation_checkpoint.mode",
-                     *kPacking = "--dataloader.packing";
-
-}  // namespace
-
 std::vector<Item> items() {
   const Words full_save{kSave, "true", kModelOnly, "false"};
   const Words three{kShard, "2", kContext, "2", kTensor, "2"};

@@ -229,12 +229,6 @@ TEST_F(GenerateTest, BeyondTheContextItGoesOnWithTheLastHalf) {
 TEST_F(GenerateTest, EdgesOfLengths) {
   EXPECT_EQ(generate(model_, "abc", {.tokens = 0}), "");
   EXPECT_TRUE(generate(model_, std::span<const std::string>(), {}).empty());
-  // A prompt and a text longer than the context, down to a context of one token.
-  for (const int64_t context : {1, 2, 7, 1000}) {
-    const std::string text = generate(model_, std::string(30, 'q'),
-                                      {.tokens = 70, .temperature = 1, .context = context});
-    EXPECT_LE(text.size(), 70u);
-  }
   EXPECT_THROW((void)generate(model_, "a", {.tokens = 1, .temperature = 1, .top_p = 0}),
                ValueError);
 }
