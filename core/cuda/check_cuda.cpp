@@ -40,14 +40,14 @@ bool wants_other_driver(cudaError_t status) {
          status == cudaErrorSystemDriverMismatch || status == cudaErrorCompatNotSupportedOnDevice;
 }
 
-// 13000 as "13.0"; "none" without a driver.
-std::string version(int number) {
-  return number == 0 ? "none" : concat(number / 1000, '.', number % 1000 / 10);
-}
+// 13000 as "13.0".
+std::string version(int number) { return concat(number / 1000, '.', number % 1000 / 10); }
 
 std::string driver_text() {
   int driver = 0;
   (void)cudaDriverGetVersion(&driver);
+  if (driver == 0)
+    return "there is no driver of NVIDIA here, and so no GPU that can be used: compute on the CPU";
   return concat("the driver here is for CUDA ", version(driver),
                 ", and this library was built for ", version(CUDART_VERSION),
                 ": update the driver, or build with an older toolkit");

@@ -232,6 +232,10 @@ Field* Fields::find(std::string_view path) {
 
 std::string Fields::unknown(std::string_view path) const {
   const std::string shown = io::excerpt(path);
+  for (const OtherName& other : other_names_) {
+    if (path == other.name)
+      return fmt::format("[--{}] unknown field; here it is --{}", shown, other.field);
+  }
   // A wrong section is a likelier mistake than a misspelled name.
   for (const Field& f : fields_) {
     if (leaf(f.path) == leaf(path)) {

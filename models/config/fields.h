@@ -55,6 +55,11 @@ struct Field {
   [[nodiscard]] std::optional<std::string> check() const;
 };
 
+/// What another program calls a field, and the field.
+struct OtherName {
+  std::string_view name, field;
+};
+
 class TESSERA_API Fields {
  public:
   /// Adds the fields of `config` in `section` (empty: top level).
@@ -87,6 +92,10 @@ class TESSERA_API Fields {
     fields_.push_back({path_of(name), Choice{get, set}, std::string(help), std::move(limits)});
   }
 
+  /// Names that an error about an unknown field knows; they outlive it.
+  void know(std::span<const OtherName> names) { other_names_ = names; }
+  [[nodiscard]] std::span<const OtherName> other_names() const { return other_names_; }
+
   [[nodiscard]] const std::vector<Field>& all() const { return fields_; }
   [[nodiscard]] Field* find(std::string_view path);
   /// Sets fields from `--section.field value`, `--section.field=value`, `--section.flag` and
@@ -113,6 +122,7 @@ class TESSERA_API Fields {
   /// The error message for the name of a section, if there is no such section.
   [[nodiscard]] std::optional<std::string> unknown_section(std::string_view name) const;
   std::vector<Field> fields_;
+  std::span<const OtherName> other_names_;
   std::string_view section_;
 };
 

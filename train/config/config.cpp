@@ -7,6 +7,7 @@
 #include "tessera/nn/io/utf8.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <iterator>
 
@@ -60,6 +61,32 @@ struct TopFields {
     add_device(f, c.device);
   }
 };
+
+// Of torchtitan before 0.3, transformers and others, for which no field here has a near name.
+constexpr std::array<config::OtherName, 23> kOtherNames{
+    {{"training.dataset_path", "dataloader.path"},
+     {"training.dataset", "dataloader.path"},
+     {"dataloader.dataset_path", "dataloader.path"},
+     {"dataset_path", "dataloader.path"},
+     {"dataset", "dataloader.path"},
+     {"data", "dataloader.path"},
+     {"model.tokenizer_path", "hf_assets_path"},
+     {"model.hf_assets_path", "hf_assets_path"},
+     {"tokenizer", "hf_assets_path"},
+     {"tokenizer_path", "hf_assets_path"},
+     {"job.dump_folder", "dump_folder"},
+     {"output_dir", "dump_folder"},
+     {"out", "dump_folder"},
+     {"training.seed", "debug.seed"},
+     {"training.deterministic", "debug.deterministic"},
+     {"training.batch_size", "training.local_batch_size"},
+     {"batch_size", "training.local_batch_size"},
+     {"learning_rate", "optimizer.lr"},
+     {"max_steps", "training.steps"},
+     {"epochs", "training.steps"},
+     {"resume", "checkpoint.enable"},
+     {"checkpoint.enable_checkpoint", "checkpoint.enable"},
+     {"metrics.tensorboard", "metrics.enable_tensorboard"}}};
 
 bool is_layer_interval(const std::string& option) {
   int64_t n = 0;
@@ -242,13 +269,14 @@ std::string Config::tokenizer_path() const {
 
 std::string Config::initial_hf_folder() const {
   if (!initial_hf.empty()) return initial_hf;
-  if (!checkpoint.enable || !checkpoint.initial_load_in_hf) return "";
+  if (!checkpoint.initial_load_in_hf) return "";
   if (!checkpoint.initial_load_path.empty()) return checkpoint.initial_load_path;
   return hf_assets_path == kByteTokenizer ? "" : hf_assets_path;
 }
 
 std::string Config::title() const {
-  return recipe.empty() ? concat(model.family(), ' ', model.flavor()) : recipe;
+  if (!recipe.empty()) return recipe;
+  return std::string(model.family()) + (model.flavor().empty() ? "" : concat(' ', model.flavor()));
 }
 
 config::Fields Config::fields() {
@@ -278,6 +306,7 @@ config::Fields Config::fields() {
   if (model) f.section("model", model);
   InitialFields initial{initial_hf};
   f.section("model", initial);
+  f.know(kOtherNames);
   return f;
 }
 
@@ -336,6 +365,9 @@ std::vector<std::string> Config::conflicts() const {
 std::vector<std::string> Config::warnings() const {
   std::vector<std::string> all = checkpoint.warnings();
   for (std::string& line : lr_scheduler.warnings(training.steps)) all.push_back(std::move(line));
+  if (!validation.enable && !validation.dataset_path.empty())
+    all.emplace_back(
+        "validation.dataset_path is given without --validation.enable: nothing is validated");
   std::ranges::move(export_warnings(model), std::back_inserter(all));
   if (!parallelism.moves_tokens()) return all;
   for (const char* name : {"embedding_dropout", "residual_dropout"}) {

@@ -67,6 +67,9 @@ TEST(Config, FaultsSayWhatIsWrongAndHowToFixIt) {
   const std::vector<std::pair<Words, std::string>> cases{
       {{"--training.stepz", "3"},
        "[--training.stepz] unknown field; did you mean --training.steps?"},
+      {{"--training.dataset_path", "x"},
+       "[--training.dataset_path] unknown field; here it is --dataloader.path"},
+      {{"--learning_rate", "1"}, "[--learning_rate] unknown field; here it is --optimizer.lr"},
       {{"--training.lr", "3"}, "[--training.lr] unknown field; did you mean --optimizer.lr?"},
       {{"--qwertyuiop", "3"}, "[--qwertyuiop] unknown field; --help lists all of them"},
       {{"--training.steps", "many"}, "[--training.steps] 'many' is not valid: expected integer"},
@@ -243,6 +246,16 @@ TEST(Config, AModelThatIsNotThereIsAFaultBesideOthers) {
   EXPECT_NE(text.find("[--model.name] there is no 'lama3': did you mean llama3?"), text.npos)
       << text;
   EXPECT_NE(text.find("[--training.steps] 0 is out of range"), text.npos) << text;
+}
+
+TEST(Config, NamesOfOtherProgramsLeadToFields) {
+  Config c = parse_config(Words{});
+  config::Fields fields = c.fields();
+  EXPECT_FALSE(fields.other_names().empty());
+  for (const config::OtherName& other : fields.other_names()) {
+    EXPECT_NE(fields.find(other.field), nullptr) << other.field;
+    EXPECT_EQ(fields.find(other.name), nullptr) << other.name;
+  }
 }
 
 TEST(Config, FilesFromBeforeFamiliesHadNamesAreOfTheFirst) {

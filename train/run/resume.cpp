@@ -27,6 +27,7 @@ struct Candidates {
 // By rank 0.
 Candidates choose_checkpoints(const CheckpointConfig& c, const CheckpointFolder& folder,
                               const Print& print) {
+  if (!c.enable) return {steps_at(c.initial_load_path), false};
   if (c.load_step >= 0) {
     Candidates one{{{folder.existing(c.load_step)}, IfDamaged::fail}, true};
     if (const int64_t newest = folder.steps().back(); newest > c.load_step) {
@@ -126,13 +127,17 @@ std::optional<Progress> load_checkpoint(const RunFacts& run, RunParts& parts,
   on_all_or_none([&] {
     if (own_rank() == 0) candidates = choose_checkpoints(run.config.checkpoint, own, print);
   });
-  Load load(run, parts, text_of_first(candidates.own ? "own" : "another's") == "own", print);
+  const bool own_run = text_of_first(candidates.own ? "own" : "another's") == "own";
+  Load load(run, parts, own_run, print);
   const auto from = load_first_whole(
       candidates.steps, [&](const CheckpointReader& reader) { return load.wanted(reader); }, print);
   if (!from) return std::nullopt;
   const Progress progress = load.finish(history);
-  print(fmt::format("loaded {} in {:.2f} s; training resumes after step {}", from->path(),
-                    seconds_since(start), progress.step));
+  const std::string goes_on = own_run || progress.step > 0
+                                  ? fmt::format("resumes after step {}", progress.step)
+                                  : "starts from its model";
+  print(fmt::format("loaded {} in {:.2f} s; training {}", from->path(), seconds_since(start),
+                    goes_on));
   return progress;
 }
 
@@ -155,7 +160,8 @@ Progress resume(const RunFacts& run, RunParts& parts, const CheckpointFolder& ow
                 LossHistory& history, const Print& print) {
   const NoGrad guard;
   const Patience patience;
-  if (run.config.checkpoint.enable) {
+  const CheckpointConfig& c = run.config.checkpoint;
+  if (c.enable || (!c.initial_load_path.empty() && !c.initial_load_in_hf)) {
     if (const auto progress = load_checkpoint(run, parts, own, history, print)) return *progress;
   }
   if (const std::string folder = run.config.initial_hf_folder(); !folder.empty())

@@ -124,8 +124,11 @@ std::string rate_changes(Config before, Config now, int64_t done,
     was = at->second * was_scaled;
     is = rate * is_scaled;
   }
-  return fmt::format("{}: the next step has {:g}{}, and was going to have {:g}",
-                     fmt::join(fields, ", "), is, whose, was);
+  const std::string now_and_then =
+      is == was
+          ? fmt::format("the next step has {:g} as before, later ones have others", is)
+          : fmt::format("the next step has {:g}{}, and was going to have {:g}", is, whose, was);
+  return fmt::format("{}: {}", fmt::join(fields, ", "), now_and_then);
 }
 
 // A checkpoint, and the configuration of its run.

@@ -186,6 +186,37 @@ TEST_F(ResumeTest, TheLastSaveMayHoldTheModelAlone) {
   EXPECT_NE(out_.str().find("training.steps from 6 to 8"), std::string::npos) << out_.str();
 }
 
+TEST_F(ResumeTest, ACompleteRunKeepsItsConfiguration) {
+  ASSERT_EQ(run(train("a", {"--training.steps", "5"})), 0) << err_.str();
+  const std::string config = io::read_file(path("a/config.json"));
+  for (const char* steps : {"5", "3"}) {
+    EXPECT_EQ(run(train("a", {"--training.steps", steps})), 0) << err_.str();
+    TESSERA_EXPECT_HOLDS(out_.str(), concat("nothing is left to train: 5 steps are done, and "
+                                            "training.steps is ",
+                                            steps));
+    EXPECT_EQ(io::read_file(path("a/config.json")), config);
+  }
+}
+
+TEST_F(ResumeTest, AnotherCheckpointIsLoadedWithoutSavingToo) {
+  ASSERT_EQ(run(train("a", {"--training.steps", "5"})), 0) << err_.str();
+  const Words one{"--training.steps", "1", "--checkpoint.initial_load_path", path("a"),
+                  "--checkpoint.enable"};
+  std::string first;
+  for (const char* saves : {"true", "false"}) {
+    ASSERT_EQ(run(train(saves, joined(one, {saves}))), 0) << err_.str();
+    TESSERA_EXPECT_HOLDS(out_.str(), "training starts from its model\n");
+    const size_t step = out_.str().find("step:  1");
+    const std::string loss = out_.str().substr(step, out_.str().find("memory", step) - step);
+    EXPECT_EQ(first.empty() ? loss : first, loss);
+    first = loss;
+  }
+  EXPECT_EQ(run(train("c", {"--checkpoint.initial_load_path", path("none"), "--checkpoint.enable",
+                            "false"})),
+            1);
+  TESSERA_EXPECT_HOLDS(err_.str(), "none is neither a step's folder");
+}
+
 TEST_F(ResumeTest, ARunMayBeginWithAnothersCheckpoint) {
   ASSERT_EQ(run(train("a", {"--training.steps", "5"})), 0) << err_.str();
   const Words from_a{"--checkpoint.initial_load_path", path("a"), "--training.steps", "5"};

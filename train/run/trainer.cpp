@@ -56,8 +56,9 @@ Trainer::Trainer(const Config& config, Print print, Screen* screen, BatchSource 
   done_ = from.step;
   schedule_start_ = from.step - from.schedule_step;
   check_replicas("train", model_tensors(model()), concat("before step ", done_ + 1));
-  // Before the metrics, so that a run that was killed here is known as the same one.
-  if (world_.rank() == 0)
+  // Before the metrics, so that a run that was killed here is known as the same one. A run that is
+  // complete keeps the configuration with which it was trained.
+  if (world_.rank() == 0 && done_ < run_.config.training.steps)
     io::write_file_atomically(folder_.file("config.json"), run_.config.json());
   begin_monitor(screen);
   if (world_.rank() == 0) announce(run_, parts_, print_);
@@ -89,6 +90,11 @@ Around Trainer::phases() {
 void Trainer::run() {
   const auto start = Clock::now();
   const Config& c = run_.config;
+  if (done_ >= c.training.steps) {
+    print_(fmt::format("nothing is left to train: {} steps are done, and training.steps is {}",
+                       done_, c.training.steps));
+    return write_model();
+  }
   while (done_ < c.training.steps) {
     advance();
     if (c.validation.enable && (done_ == 1 || done_ % c.validation.freq == 0)) validate();
