@@ -29,13 +29,6 @@ void Decoder::check_input(const Tensor& x) const {
     fail<DTypeError>(sizes_.family, given, x.meta(), expected);
 }
 
-void Decoder::check_positions(int64_t length, int64_t start) const {
-  if (start < 0 || length < 1 || start + length > sizes_.max_seq_len) {
-    fail<ValueError>(sizes_.family, "positions ", start, " to ", start + length,
-                     " are not within max_seq_len ", sizes_.max_seq_len);
-  }
-}
-
 Decoder::Head Decoder::require_head(std::string_view what) const {
   Head h = stage_.last ? head() : Head{};
   if (!h.module) {

@@ -90,9 +90,6 @@ class TESSERA_API Decoder : public LanguageModel {
   /// Pairs of a query and a key that the layers of this stage see of a document: all causal ones.
   [[nodiscard]] virtual double pairs(int64_t length);
 
-  /// ValueError unless positions [start, start + length) lie within max_seq_len.
-  void check_positions(int64_t length, int64_t start) const;
-
  private:
   // The load and sums of the layers with experts, in order.
   struct Routed {

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -20,17 +21,49 @@ namespace tessera::models {
 
 struct HuggingFace;
 
-/// A model class of a family: it has a Config that binds its fields and reports conflicts.
+namespace model_has {
 template <class Model>
-concept ModelOfFamily = std::derived_from<Model, LanguageModel> &&
-    requires(typename Model::Config c, const typename Model::Config same, config::Fields f) {
-  requires std::constructible_from<Model, const typename Model::Config&>;
+concept config = requires {
+  typename Model::Config;
+};
+template <class Model>
+concept fields = requires(typename Model::Config c, config::Fields f) {
   c.fields(f);
-  { same.conflicts() } -> std::same_as<std::vector<std::string>>;
+};
+template <class Model>
+concept conflicts = requires(const typename Model::Config c) {
+  { c.conflicts() } -> std::same_as<std::vector<std::string>>;
+};
+template <class Model>
+concept sizes = requires(typename Model::Config c) {
   { c.dtype } -> std::same_as<DType&>;
   { c.vocab_size } -> std::same_as<int64_t&>;
   { c.max_seq_len } -> std::same_as<int64_t&>;
 };
+}  // namespace model_has
+
+/// What the model class of a family must have. Each line that fails is one readable compile error.
+template <class Model> consteval bool complete_model() {
+  static_assert(std::derived_from<Model, LanguageModel>,
+                "the model class derives from neither models::LanguageModel nor models::Decoder");
+  static_assert(!std::is_abstract_v<Model>,
+                "the model class lacks an override: the notes on pure functions below name each "
+                "member to override");
+  static_assert(model_has::config<Model>, "the model class has no `struct Config`");
+  if constexpr (model_has::config<Model>) {
+    if constexpr (std::is_abstract_v<Model>)  // the compiler's own error has the notes
+      static_cast<void>([](const typename Model::Config& c) { return Model(c).vocab_size(); });
+    static_assert(
+        std::is_abstract_v<Model> || std::is_constructible_v<Model, const typename Model::Config&>,
+        "the model class has no public constructor `explicit Model(const Config&)`");
+    static_assert(model_has::fields<Model>, "Config has no `void fields(config::Fields&)`");
+    static_assert(model_has::conflicts<Model>,
+                  "Config has no `std::vector<std::string> conflicts() const`");
+    static_assert(model_has::sizes<Model>,
+                  "Config lacks one of `DType dtype`, `int64_t vocab_size`, `int64_t max_seq_len`");
+  }
+  return true;
+}
 
 /// The configuration of a model of some family; a value. Empty until one is assigned.
 class TESSERA_API ModelConfig {
@@ -41,8 +74,9 @@ class TESSERA_API ModelConfig {
   ModelConfig& operator=(ModelConfig other) noexcept;
   ~ModelConfig();
 
-  template <ModelOfFamily Model>
+  template <class Model>
   static ModelConfig of(std::string family, std::string flavor, typename Model::Config c) {
+    static_assert(complete_model<Model>());
     ModelConfig m;
     m.family_ = std::move(family);
     m.flavor_ = std::move(flavor);
@@ -132,8 +166,9 @@ struct Family {
 };
 
 /// Makes a family; `flavors` are (name, Config) pairs.
-template <ModelOfFamily Model, class Flavors>
+template <class Model, class Flavors>
 [[nodiscard]] Family family(std::string name, std::string description, const Flavors& flavors) {
+  static_assert(complete_model<Model>());
   Family f{std::move(name), std::move(description), {}};
   for (const auto& [flavor, config] : flavors)
     f.flavors.push_back(ModelConfig::of<Model>(f.name, std::string(flavor), config));

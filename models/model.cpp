@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by all models: metadata of packed sequences, and inputs moved to the device of the
-// parameters. A model on the meta device has its RoPE tables there too.
+// Shared by all models: metadata of packed sequences, and tables brought to the parameters. A model
+// on the meta device has its RoPE tables there too.
 #include "tessera/models/model.h"
 
 #include "tessera/dist/dtensor.h"
@@ -27,6 +27,23 @@ Metadata Metadata::with_documents(const Tensor& positions, const Tensor& documen
   return packed;
 }
 
+Metadata LanguageModel::metadata(int64_t length, int64_t start) const {
+  if (start < 0 || length < 1 || start + length > max_seq_len()) {
+    fail<ValueError>("metadata", "positions ", start, " to ", start + length,
+                     " are not within max_seq_len ", max_seq_len());
+  }
+  Metadata m = plain_metadata(length, start);
+  for (nn::AttentionMetadata& kind : m.kinds) {
+    for (Tensor* table : kind.tables()) {
+      if (!table->defined()) continue;
+      const Placement at = placement();
+      if (at.device.is_cuda()) *table = to_device(*table, at.device);
+      if (at.mesh) *table = distribute(*table, Layout::replicated(at.mesh));
+    }
+  }
+  return m;
+}
+
 nn::TensorParallelPlan LanguageModel::tensor_parallel_plan(const nn::TensorParallelOptions&) const {
   fail<UsageError>("tensor_parallel",
                    "this family of models has no plan for tensor parallelism: leave its degree 1, "
@@ -49,12 +66,6 @@ std::vector<std::vector<nn::Module*>> LanguageModel::data_parallel_units() {
   std::vector<std::vector<nn::Module*>> all;
   for (nn::Module* unit : units()) all.push_back({unit});
   return all;
-}
-
-Tensor LanguageModel::placed(const Tensor& x) const {
-  const Placement at = placement();
-  const Tensor there = at.device.is_cuda() ? to_device(x, at.device) : x;
-  return at.mesh ? distribute(there, Layout::replicated(at.mesh)) : there;
 }
 
 }  // namespace tessera::models

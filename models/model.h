@@ -93,8 +93,9 @@ class TESSERA_API LanguageModel : public nn::Module {
 
   // Computation. tokens and targets (B, T) i64.
   /// Metadata for sequences of `length` tokens, the first at position `start`: made once, used for
-  /// all batches of that length. ValueError beyond max_seq_len.
-  [[nodiscard]] virtual Metadata metadata(int64_t length, int64_t start = 0) const = 0;
+  /// all batches of that length. Its tables lie on the device and the mesh of the parameters.
+  /// ValueError beyond max_seq_len.
+  [[nodiscard]] Metadata metadata(int64_t length, int64_t start = 0) const;
   /// tokens -> (B, T, dim), the input of the head. Without an embedding, x is (B, T, dim) from the
   /// previous stage.
   [[nodiscard]] virtual Tensor features(const Tensor& x, const Metadata& metadata) const = 0;
@@ -144,8 +145,9 @@ class TESSERA_API LanguageModel : public nn::Module {
   }
 
  protected:
-  /// `x` on the device of this model, replicated over its mesh.
-  [[nodiscard]] Tensor placed(const Tensor& x) const;
+  /// What metadata() gives, but with plain tables on the CPU, which metadata() brings to the
+  /// parameters. The positions are within max_seq_len.
+  [[nodiscard]] virtual Metadata plain_metadata(int64_t length, int64_t start) const = 0;
 };
 
 }  // namespace tessera::models

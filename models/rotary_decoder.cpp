@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE tables are made for a range of positions on the device of the parameters, so that layers
-// never move them.
+// RoPE tables are made for a range of positions, so that layers never move or compute them.
 #include "tessera/models/rotary_decoder.h"
 
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -58,13 +57,9 @@ void RotaryDecoder::visit(nn::Visitor& visitor) {
   if (output) visitor.child("output", *output);
 }
 
-Metadata RotaryDecoder::metadata(int64_t length, int64_t start) const {
-  check_positions(length, start);
-  nn::AttentionMetadata m =
-      nn::causal_metadata(length, heads_.dim, heads_.rope_theta, start, heads_.rope_scaling,
-                          heads_.dtype == DType::f64 ? DType::f64 : DType::f32);
-  for (Tensor* table : {&m.cos, &m.sin}) *table = placed(*table);
-  return {{std::move(m)}};
+Metadata RotaryDecoder::plain_metadata(int64_t length, int64_t start) const {
+  return {{nn::causal_metadata(length, heads_.dim, heads_.rope_theta, start, heads_.rope_scaling,
+                               heads_.dtype == DType::f64 ? DType::f64 : DType::f32)}};
 }
 
 Tensor RotaryDecoder::embed(const Tensor& tokens, const Metadata&) const {

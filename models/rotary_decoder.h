@@ -39,7 +39,6 @@ class TESSERA_API RotaryBlock final : public nn::Layer<RotaryBlock> {
 class TESSERA_API RotaryDecoder : public UniformDecoder<RotaryBlock, nn::RmsNorm> {
  public:
   void visit(nn::Visitor& visitor) override;
-  [[nodiscard]] Metadata metadata(int64_t length, int64_t start = 0) const override;
   /// Norms work on the activations between layers, those of queries and keys on the heads of their
   /// rank; attention and feed-forward gather their inputs and reduce their results.
   [[nodiscard]] nn::TensorParallelPlan tensor_parallel_plan(
@@ -48,6 +47,7 @@ class TESSERA_API RotaryDecoder : public UniformDecoder<RotaryBlock, nn::RmsNorm
   std::optional<nn::Linear> output;  // none with tied embeddings
 
  protected:
+  [[nodiscard]] Metadata plain_metadata(int64_t length, int64_t start) const override;
   /// Of a family's checked configuration, with the fields of config::rotary_fields and, where it
   /// has experts, config::moe_fields.
   template <class Config>

@@ -29,12 +29,11 @@ class Bigram final : public tessera::models::Decoder {
     v.child("output", output);
   }
   std::vector<tessera::nn::Module*> units() override { return {}; }
-  [[nodiscard]] tessera::models::Metadata metadata(int64_t length, int64_t start) const override {
-    check_positions(length, start);
-    return {std::vector<tessera::nn::AttentionMetadata>(1)};
-  }
 
  private:
+  [[nodiscard]] tessera::models::Metadata plain_metadata(int64_t, int64_t) const override {
+    return {std::vector<tessera::nn::AttentionMetadata>(1)};
+  }
   [[nodiscard]] tessera::Tensor embed(const tessera::Tensor& tokens,
                                       const tessera::models::Metadata&) const override {
     return table(tokens);  // (B, T, dim)

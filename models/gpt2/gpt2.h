@@ -47,8 +47,6 @@ class TESSERA_API Model final : public models::UniformDecoder<Block, nn::LayerNo
   [[nodiscard]] const Config& config() const { return config_; }
   /// Without the position embeddings, which are in no matmul.
   [[nodiscard]] double flops(std::span<const int64_t> documents) override;
-  /// Positions in packed documents also index pos_embeddings.
-  [[nodiscard]] models::Metadata metadata(int64_t length, int64_t start = 0) const override;
   [[nodiscard]] nn::TensorParallelPlan tensor_parallel_plan(
       const nn::TensorParallelOptions& options) const override;
 
@@ -57,6 +55,8 @@ class TESSERA_API Model final : public models::UniformDecoder<Block, nn::LayerNo
   nn::Dropout dropout;
 
  private:
+  /// Positions in packed documents also index pos_embeddings.
+  [[nodiscard]] models::Metadata plain_metadata(int64_t length, int64_t start) const override;
   [[nodiscard]] Tensor embed(const Tensor& tokens, const models::Metadata& metadata) const override;
   [[nodiscard]] Head head() const override;
   Config config_;

@@ -63,9 +63,9 @@ size_t Model::kind(size_t i) const {
   return config_.has_rope(static_cast<int64_t>(i)) ? kRope : kNoRope;
 }
 
-models::Metadata Model::metadata(int64_t length, int64_t start) const {
+models::Metadata Model::plain_metadata(int64_t length, int64_t start) const {
   const Config& c = config_;
-  models::Metadata m = RotaryDecoder::metadata(length, start);
+  models::Metadata m = RotaryDecoder::plain_metadata(length, start);
   m.kinds.push_back({.start = start});
   for (nn::AttentionMetadata& k : m.kinds) k.layers = 0;
   for (int64_t i = 0; i < c.n_layers; ++i) ++m.kinds[kind(static_cast<size_t>(i))].layers;
@@ -73,8 +73,8 @@ models::Metadata Model::metadata(int64_t length, int64_t start) const {
     m.kinds[kRope].mask = m.kinds[kRope].mask & AttentionMask::chunk(c.attention_chunk_size);
   if (c.attn_temperature_tuning) {
     m.kinds[kNoRope].query_scale =
-        placed(nn::query_temperature(length, start, c.floor_scale, c.attn_scale,
-                                     c.dtype == DType::f64 ? DType::f64 : DType::f32));
+        nn::query_temperature(length, start, c.floor_scale, c.attn_scale,
+                              c.dtype == DType::f64 ? DType::f64 : DType::f32);
   }
   return m;
 }

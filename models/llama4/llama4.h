@@ -19,11 +19,11 @@ class TESSERA_API Model final : public models::RotaryDecoder {
   /// are out of range or conflict.
   explicit Model(const Config& config);
   [[nodiscard]] const Config& config() const { return config_; }
-  /// Of layers with RoPE, and of those without. Chunks and the scale of queries count the tokens of
-  /// a row, also where it is packed with documents, as transformers and torchtitan do.
-  [[nodiscard]] models::Metadata metadata(int64_t length, int64_t start = 0) const override;
 
  private:
+  /// Of layers with RoPE, and of those without. Chunks and the scale of queries count the tokens of
+  /// a row, also where it is packed with documents, as transformers and torchtitan do.
+  [[nodiscard]] models::Metadata plain_metadata(int64_t length, int64_t start) const override;
   [[nodiscard]] size_t kind(size_t i) const override;
   [[nodiscard]] double pairs(int64_t length) override;
   Config config_;

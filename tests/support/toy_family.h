@@ -28,10 +28,6 @@ class Toy final : public models::Decoder {
         table(c.vocab_size, c.dim, nn::Init::normal(1), c.dtype) {}
   void visit(nn::Visitor& v) override { v.child("table", table); }
   std::vector<nn::Module*> units() override { return {}; }
-  [[nodiscard]] models::Metadata metadata(int64_t length, int64_t start) const override {
-    check_positions(length, start);
-    return {std::vector<nn::AttentionMetadata>(1)};
-  }
   [[nodiscard]] models::Loss loss(const Tensor& tokens, const Tensor& targets,
                                   const models::Metadata& m,
                                   const CrossEntropyOptions& o) const override {
@@ -49,6 +45,9 @@ class Toy final : public models::Decoder {
   double steps = 0;
 
  private:
+  [[nodiscard]] models::Metadata plain_metadata(int64_t, int64_t) const override {
+    return {std::vector<nn::AttentionMetadata>(1)};
+  }
   [[nodiscard]] Tensor size_of(const Tensor& tokens) const {
     const Tensor x = table(tokens);
     return sum(x * x);
