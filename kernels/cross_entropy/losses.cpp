@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/kernels/cross_entropy/losses.h"
 
+#include "tessera/core/rank.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/gather/gather.h"
 #include "tessera/kernels/index_select/index_select.h"
@@ -17,6 +18,16 @@ Tensor reduced(const Tensor& losses, Reduction reduction) {
     case Reduction::sum: return sum(losses);
     default: return mean(losses);
   }
+}
+
+// The total over a count, or a sum of weights. Where the rows are sharded, a quotient of two
+// partial sums is none, so the divisor, which has no gradient, is added up over the ranks: one
+// number.
+Tensor mean_over(const Tensor& total, const Tensor& divisor) {
+  const bool apart = divisor.is_distributed() && !divisor.requires_grad();
+  const Tensor whole =
+      apart ? detail::distributor_of("cross_entropy", divisor).whole(divisor) : divisor;
+  return div(total, cast(whole, total.dtype()));
 }
 
 }  // namespace
@@ -70,9 +81,8 @@ Tensor nll_loss(const Tensor& input, const Tensor& targets, const NllOptions& op
   const Tensor losses =
       neg(weights.defined() ? mul(picked, weights) : masked_fill(picked, ignored, 0));
   if (options.reduction != Reduction::mean) return reduced(losses, options.reduction);
-  return div(sum(losses), weights.defined()
-                              ? sum(weights)
-                              : cast(count_nonzero(logical_not(ignored)), input.dtype()));
+  return mean_over(sum(losses),
+                   weights.defined() ? sum(weights) : count_nonzero(logical_not(ignored)));
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, Reduction reduction,
@@ -82,7 +92,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, Reduction redu
            {logits, as_index(targets), options.weight});
   if (reduction == Reduction::none) return losses;
   if (reduction == Reduction::sum) return total;
-  return div(total, options.weight.defined() ? sum(weights) : cast(count, total.dtype()));
+  return mean_over(total, options.weight.defined() ? sum(weights.detach()) : count);
 }
 
 }  // namespace tessera

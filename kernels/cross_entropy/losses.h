@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Losses as PyTorch has them, of an input and a target: pointwise ops with fused gradients, then a
 // mean or a sum. nll_loss and cross_entropy take classes from the last dim, as cross_entropy's room
-// does. A Reduction's mean divides by what this tensor holds: where the batch is spread over steps
-// or ranks, take the sum and divide by the global count.
+// does. A mean is that of the whole tensor, also where its rows are sharded over ranks; those of
+// classes then add up the count of their targets, one number, over the axes of the rows. Where a
+// batch is spread over steps, take the sum and divide by the count of all of them.
 #pragma once
 
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
@@ -59,7 +60,8 @@ TESSERA_API Tensor nll_loss(const Tensor& input, const Tensor& targets,
                             const NllOptions& options = {});
 
 /// cross_entropy as one tensor: its sum, its mean over the weights of the tokens that count (NaN
-/// where none does), or the loss of each token (...), 0 where it is ignored.
+/// where none does), or the loss of each token (...), 0 where it is ignored. On sharded rows the
+/// mean is over those of all ranks, and a partial sum: full_tensor() gives its value.
 TESSERA_API Tensor cross_entropy(const Tensor& logits, const Tensor& targets, Reduction reduction,
                                  const CrossEntropyOptions& options = {});
 
