@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # op_rooms(<room>...): the rooms of kernels/. A room is complete or the configuration fails: <room>/<room>.{h,cpp,cu} and
 # <room>_test.cpp must exist, and a folder that is not listed is an error (but for `cudnn`, `mask`, `norms`, `shared`, `products` and those that begin with `_`).
-# Writes tessera/kernels/rooms.h, which includes every room and lists their ops as `tessera::KernelRooms`: what the op
-# tables are made of, and the umbrella header.
+# Writes tessera/kernels/rooms.h, which includes all public headers of the rooms and lists their ops as
+# `tessera::KernelRooms`: what the op tables are made of, and the umbrella header.
 # With TESSERA_INCOMPLETE_ROOMS a gap is a warning, and a room without header or CPU source is left out.
 function(op_rooms)
   set(severity SEND_ERROR)
@@ -38,7 +38,13 @@ function(op_rooms)
   # Looking again when a room's files come or go.
   file(GLOB _ CONFIGURE_DEPENDS */*.h */*.cpp */*.cu)
 
-  list(TRANSFORM rooms REPLACE "(.+)" "#include \"tessera/kernels/\\1/\\1.h\"" OUTPUT_VARIABLE includes)
+  set(includes)
+  foreach(room IN LISTS rooms)
+    file(GLOB headers RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${room}/*.h)
+    list(FILTER headers EXCLUDE REGEX "_impl\\.h$")
+    list(APPEND includes ${headers})
+  endforeach()
+  list(TRANSFORM includes REPLACE "(.+)" "#include \"tessera/kernels/\\1\"")
   list(TRANSFORM rooms REPLACE "(.+)" "op::\\1_ops" OUTPUT_VARIABLE lists)
   list(JOIN includes "\n" includes)
   list(JOIN lists ",\n    " lists)
