@@ -185,7 +185,7 @@ template <class Config> [[nodiscard]] const Config& checked(const Config& c) {
   if (faults.empty()) faults = c.conflicts();
   if (faults.empty()) return c;
   std::string all;
-  for (const std::string& fault : faults) all += concat(all.empty() ? "" : "\n", fault);
+  for (const std::string& fault : faults) all += concat(all.empty() ? "" : "\n  ", fault);
   throw ValueError(all);
 }
 

@@ -86,5 +86,13 @@ TEST(Excerpt, IsCutAtCharacters) {
   EXPECT_EQ(excerpt("ab", 0), "...");
 }
 
+TEST(MessageLines, KeepTheLinesOfAMessageApartFromOthers) {
+  EXPECT_EQ(message_lines(""), "");
+  EXPECT_EQ(message_lines("[cast] no\n  input 0: f32[2]\n    deeper\n  fix: x\x1b"),
+            "[cast] no\n  input 0: f32[2]\n    deeper\n  fix: x\\x1b");
+  EXPECT_EQ(message_lines("a file called x\n\nerror: all is lost\n"),
+            "a file called x\\n\\nerror: all is lost\\n");
+}
+
 }  // namespace
 }  // namespace tessera::io

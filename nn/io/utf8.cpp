@@ -62,4 +62,15 @@ std::string excerpt(std::string_view text, size_t most) {
   return out;
 }
 
+std::string message_lines(std::string_view message) {
+  std::string out;
+  for (;;) {
+    const std::string_view line = message.substr(0, message.find("\n  "));
+    out += excerpt(line, line.npos);
+    if (line.size() == message.size()) return out;
+    out += '\n';
+    message.remove_prefix(line.size() + 1);
+  }
+}
+
 }  // namespace tessera::io

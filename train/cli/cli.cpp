@@ -39,10 +39,10 @@ bool asks_for_help(Arguments arguments) {
   return false;
 }
 
-// A line, in one write, so that no other output stands inside it. Messages may quote paths and
-// texts of any kind.
+// In one write, so that no other output stands inside it. Messages may quote paths and texts of any
+// kind.
 void print_error(std::ostream& err, std::string_view message) {
-  err << concat("error: ", io::excerpt(message, message.npos), '\n');
+  err << concat("error: ", io::message_lines(message), '\n');
 }
 
 // A configuration's faults are a line each.

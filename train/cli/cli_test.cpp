@@ -246,6 +246,17 @@ TEST_F(CliTest, AHugeLearningRateFailsWithOneLine) {
   EXPECT_FALSE(fs::exists(folder_ + "/a/model.safetensors"));
 }
 
+TEST_F(CliTest, AnErrorOfSeveralLinesKeepsThem) {
+  Catalogue catalogue;
+  catalogue.recipes.push_back({"lines", "fails", []() -> Config {
+                                 fail<LayoutError>("cast", "would communicate:\n  input 0: i64[]",
+                                                   "\n  fix: redistribute(input 0)");
+                               }});
+  EXPECT_EQ(run_cli(Words{"train", "--recipe", "lines"}, out_, err_, catalogue), 1);
+  EXPECT_EQ(err(),
+            "error: [cast] would communicate:\n  input 0: i64[]\n  fix: redistribute(input 0)\n");
+}
+
 TEST_F(CliTest, WrongUsageIsStatus2) {
   EXPECT_EQ(run({}), 2);
   EXPECT_NE(err().find("usage: tessera"), std::string::npos);
