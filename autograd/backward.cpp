@@ -4,7 +4,7 @@
 // State belongs to the pass; a node stores its slot in it, restored at the end, so a pass may run
 // inside another (hooks, recompute).
 #include "tessera/autograd/autograd.h"
-#include "tessera/core/module_path.h"
+#include "tessera/core/message.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 
@@ -289,8 +289,8 @@ class BackwardPass {
   void check(const Node& node, const Grads& dx) const {
     const bool anomaly = Context::current().options.anomaly;
     if (dx.size() > node.edges.size()) {
-      fail<AutogradError>(node.name(), "gave ", dx.size(), " gradients for ", node.edges.size(),
-                          " inputs");
+      fail<AutogradError>(node.name(), "gave ", counted(dx.size(), "gradient"), " for ",
+                          counted(node.edges.size(), "input"));
     }
     for (size_t i = 0; i < dx.size(); ++i) {
       if (!dx[i].defined()) continue;
@@ -358,7 +358,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   std::vector<Tensor> result(inputs.size());
   BackwardPass pass(o.retain_graph || o.create_graph, o.create_graph);
   if (!o.grad_outputs.empty() && o.grad_outputs.size() != outputs.size()) {
-    fail<AutogradError>("grad", outputs.size(), " outputs but ", o.grad_outputs.size(),
+    fail<AutogradError>("grad", counted(outputs.size(), "output"), " but ", o.grad_outputs.size(),
                         " grad_outputs");
   }
   for (size_t i = 0; i < inputs.size(); ++i) pass.capture(inputs[i], &result[i]);

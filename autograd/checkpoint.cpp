@@ -6,7 +6,7 @@
 
 #include "tessera/autograd/checkpoint_impl.h"
 #include "tessera/core/draws.h"
-#include "tessera/core/module_path.h"
+#include "tessera/core/message.h"
 
 #include <algorithm>
 #include <memory>
@@ -328,7 +328,7 @@ void Frame::recompute() {
     }
   }
   if (refilled_ < slots_.size())
-    differs(concat("forward saved ", slots_.size(), " tensors, recompute ", refilled_));
+    differs(concat("forward saved ", counted(slots_.size(), "tensor"), ", recompute ", refilled_));
   filled_ = true;
   again_.clear();
   // Slots of nodes that this pass does not release are recomputed in the next pass.
@@ -344,15 +344,16 @@ void Frame::recompute() {
 
 std::any Frame::pack_again(const Tensor& t) {
   if (refilled_ == slots_.size()) {
-    differs(
-        concat("forward saved ", slots_.size(), " tensors, recompute saves another, ", t.meta()));
+    differs(concat("forward saved ", counted(slots_.size(), "tensor"),
+                   ", recompute saves another, ", t.meta()));
   }
   Slot& slot = slots_[refilled_];
   if (options_.determinism_check) {
     if (!(slot.meta.shape == t.shape()) || slot.meta.dtype != t.dtype() ||
         slot.call != again_.size()) {
       differs(concat("saved tensor ", refilled_, " was ", slot.meta, " in forward and is ",
-                     t.meta(), " in recompute, after ", slot.call, " and ", again_.size(), " ops"));
+                     t.meta(), " in recompute, after ", slot.call, " and ",
+                     counted(again_.size(), "op")));
     }
   }
   if (slot.leaf && t.storage().version() != slot.version) {

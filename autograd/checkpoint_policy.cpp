@@ -3,7 +3,7 @@
 // best within a budget.
 #include "tessera/autograd/checkpoint.h"
 #include "tessera/autograd/checkpoint_impl.h"
-#include "tessera/core/module_path.h"
+#include "tessera/core/message.h"
 
 #include <algorithm>
 

@@ -363,8 +363,8 @@ TEST(Checkpoint, CatchesAFunctionThatChanges) {
       debug.npos)
       << debug;
   const auto fewer = [](const Tensor& t, bool again) { return again ? sum(t) : sum(exp(t)); };
-  EXPECT_NE(run(false, true, fewer).find("forward saved 1 tensors, recompute 0"), plain.npos);
-  EXPECT_NE(run(false, false, fewer).find("forward saved 1 tensors, recompute 0"), plain.npos);
+  EXPECT_NE(run(false, true, fewer).find("forward saved 1 tensor, recompute 0"), plain.npos);
+  EXPECT_NE(run(false, false, fewer).find("forward saved 1 tensor, recompute 0"), plain.npos);
   // Unchecked, a tensor of another shape reaches the op's gradient, which says what it got.
   EXPECT_EQ(run(false, false, shorter).find("saved tensor 0"), plain.npos);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registration of hooks, saved-tensor hooks, and user-defined functions.
 #include "tessera/autograd/autograd.h"
-#include "tessera/core/module_path.h"
+#include "tessera/core/message.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "tessera/core/context.h"
 #include "tessera/core/error.h"
-#include "tessera/core/module_path.h"
+#include "tessera/core/message.h"
 
 namespace tessera {
 namespace {

@@ -6,6 +6,7 @@
 #include "tessera/core/allocator.h"
 
 #include "tessera/core/arena_impl.h"
+#include "tessera/core/message.h"
 #include "tessera/core/out_of_memory.h"
 #include "tessera/core/pool.h"
 
@@ -74,7 +75,7 @@ class CpuAllocator final : public Allocator {
     const int64_t size = rounded_block(bytes);
     std::byte* const block = arena_.allocate(bytes + kGap);
     if (!block) {
-      fail<OutOfMemory>("allocate", "out of memory: ", size, " bytes asked, ", live_,
+      fail<OutOfMemory>("allocate", "out of memory: ", counted(size, "byte"), " asked, ", live_,
                         " in use by this rank; use a smaller batch or sequence");
     }
     live_ += size;

@@ -4,7 +4,7 @@
 // allocated before the checks have passed.
 #include "tessera/core/context.h"
 #include "tessera/core/cuda_backend.h"
-#include "tessera/core/module_path.h"
+#include "tessera/core/message.h"
 #include "tessera/core/op_row.h"
 #include "tessera/core/process.h"
 #include "tessera/core/rank.h"

@@ -3,7 +3,7 @@
 #include "tessera/core/call_keys.h"
 
 #include "tessera/core/error.h"
-#include "tessera/core/module_path.h"
+#include "tessera/core/message.h"
 
 namespace tessera {
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shapes, storages, allocators, tensors and contexts.
 #include "tessera/core/context.h"
+#include "tessera/core/message.h"
 #include "tessera/core/meta_memory.h"
 #include "tessera/core/process.h"
 #include "tessera/core/rng.h"
@@ -18,6 +19,20 @@
 
 namespace tessera {
 namespace {
+
+TEST(Counted, TheNounFitsTheNumber) {
+  EXPECT_EQ(counted(0, "file"), "0 files");
+  EXPECT_EQ(counted(1, "file"), "1 file");
+  EXPECT_EQ(counted(size_t{2}, "query head"), "2 query heads");
+  EXPECT_EQ(counted(-1, "token"), "-1 tokens");
+  EXPECT_EQ(counted(1.0, "element"), "1 element");
+  EXPECT_EQ(counted(2, "entry"), "2 entries");
+  EXPECT_EQ(counted(2, "key"), "2 keys");
+  EXPECT_EQ(counted(2, "axis"), "2 axes");
+  EXPECT_EQ(counted(2, "class"), "2 classes");
+  EXPECT_EQ(counted(2, "micro-batch"), "2 micro-batches");
+  EXPECT_EQ(noun_after(1, "micro-batch"), "micro-batch");
+}
 
 TEST(Shape, SizesAreChecked) {
   const Context context;

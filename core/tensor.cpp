@@ -5,6 +5,7 @@
 #include "tessera/core/borrowed_impl.h"
 #include "tessera/core/context.h"
 #include "tessera/core/cuda_backend.h"
+#include "tessera/core/message.h"
 #include "tessera/core/meta_memory.h"
 #include "tessera/core/process.h"
 
@@ -206,8 +207,8 @@ template <class V> Tensor made_of(std::span<const V> values, const Shape& shape,
 Tensor from_values(std::span<const double> values, const Shape& shape, DType dtype) {
   const int64_t n = checked_numel(shape, item_size(dtype), "from_values");
   if (n != static_cast<int64_t>(values.size())) {
-    fail<ShapeError>("from_values", values.size(), " values do not fill ", shape, ", which holds ",
-                     n);
+    fail<ShapeError>("from_values", counted(values.size(), "value"), " cannot fill ", shape,
+                     ", which holds ", n);
   }
   return made_of(values, shape, dtype);
 }
@@ -215,7 +216,8 @@ Tensor from_values(std::span<const double> values, const Shape& shape, DType dty
 Tensor detail::from_elements(const void* values, int64_t count, const Shape& shape, DType dtype) {
   const int64_t n = checked_numel(shape, item_size(dtype), "from_span");
   if (n != count)
-    fail<ShapeError>("from_span", count, " values do not fill ", shape, ", which holds ", n);
+    fail<ShapeError>("from_span", counted(count, "value"), " cannot fill ", shape, ", which holds ",
+                     n);
   Tensor t = empty(shape, dtype);
   if (n > 0) std::memcpy(t.raw_data(), values, static_cast<size_t>(n * item_size(dtype)));
   return t;
@@ -243,8 +245,8 @@ Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void
   const int64_t size = item_size(dtype), n = checked_numel(shape, size, "from_blob");
   if (device.is_meta()) fail<DeviceError>("from_blob", "a meta tensor has no bytes: given ", shape);
   if (n > 0 && (!data || std::bit_cast<uintptr_t>(data) % static_cast<uintptr_t>(size) != 0))
-    fail<ValueError>("from_blob", "the pointer ", data, " is null or not aligned to the ", size,
-                     " bytes of ", dtype, ": given shape ", shape);
+    fail<ValueError>("from_blob", "the pointer ", data, " is null or not aligned to the ",
+                     counted(size, "byte"), " of ", dtype, ": given shape ", shape);
   auto storage =
       make_ref<Storage>(Ref<Allocator>(make_ref<Blob>(data, std::move(deleter))), n * size, device);
   return Tensor(make_ref<TensorImpl>(TensorMeta{shape, dtype, device}, contiguous_strides(shape), 0,
@@ -307,7 +309,8 @@ double Tensor::item() const {
 }
 
 void Tensor::not_one() const {
-  fail<ShapeError>("item", meta(), " has ", numel(), " elements: item() reads exactly one");
+  fail<ShapeError>("item", meta(), " has ", counted(numel(), "element"),
+                   ": item() reads exactly one");
 }
 
 void copy_bytes(const Tensor& to, const Tensor& from) {

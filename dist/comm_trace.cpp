@@ -4,7 +4,7 @@
 
 #include "tessera/autograd/tape.h"
 #include "tessera/core/context.h"
-#include "tessera/core/module_path.h"
+#include "tessera/core/message.h"
 
 #include <algorithm>
 #include <iomanip>
@@ -64,7 +64,7 @@ std::string CommTrace::table() const {
     bytes += e.bytes;
   }
   for (const auto& [op, sum] : sums)
-    os << op << ": " << sum.first << " of " << sum.second << " bytes\n";
+    os << op << ": " << sum.first << " of " << counted(sum.second, "byte") << "\n";
   if (entries_.empty()) os << "no communication\n";
   return os.str();
 }

@@ -3,6 +3,7 @@
 // ops between the call and its first reader hide the transfer, in backward too.
 #include "tessera/dist/exchange_rows.h"
 
+#include "tessera/core/message.h"
 #include "tessera/core/op_row.h"
 #include "tessera/dist/comm_trace.h"
 #include "tessera/kernels/assign/assign.h"
@@ -47,14 +48,14 @@ MetaList ExchangeRows::meta(Metas in) const {
   const size_t ranks = mesh ? static_cast<size_t>(mesh.size(axis)) : 1;
   if (send.size() != ranks || receive.size() != ranks) {
     fail<ShapeError>(name, send.size(), " counts to send and ", receive.size(),
-                     " to receive, expected one for each of ", ranks, " ranks");
+                     " to receive, expected one for each of ", counted(ranks, "rank"));
   }
   for (const auto* counts : {&send, &receive}) {
     if (std::ranges::any_of(*counts, [](int64_t n) { return n < 0; }))
       fail<ShapeError>(name, "counts ", text(*counts), " hold a negative one");
   }
   if (total(send) > in[0].shape[0] || total(receive) > rows) {
-    fail<ShapeError>(name, total(send), " rows to send of ", in[0].shape[0], ", and ",
+    fail<ShapeError>(name, counted(total(send), "row"), " to send of ", in[0].shape[0], ", and ",
                      total(receive), " to receive into ", rows, ": they do not fit");
   }
   return {{with_rows(in[0].shape, rows), in[0].dtype, in[0].device}};

@@ -3,6 +3,7 @@
 #include "tessera/dist/layout.h"
 
 #include "tessera/core/context.h"
+#include "tessera/core/message.h"
 
 #include <algorithm>
 #include <cstring>
@@ -271,7 +272,7 @@ void check_fits(Layout layout, const Shape& global, std::string_view where) {
   if (layout.last_sharded_dim() < global.rank()) return;
   const int dim = layout.last_sharded_dim();
   fail<LayoutError>(where, layout.placements_text(), " cuts dim ", dim, ", but the tensor ", global,
-                    " has ", global.rank(), " dims");
+                    " has ", counted(global.rank(), "dim"));
 }
 
 }  // namespace tessera

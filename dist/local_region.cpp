@@ -4,6 +4,7 @@
 #include "tessera/dist/local_region.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/core/message.h"
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/redistribute/redistribute.h"
 #include "tessera/kernels/fill/fill.h"
@@ -146,8 +147,8 @@ int64_t whole_size(const Tensor& x, int dim, Mesh line) {
     const int64_t expected = chunk({0, whole, whole}, line.size(0), r).size;
     if (sizes[static_cast<size_t>(r)] == expected) continue;
     fail<LayoutError>("convert", "the part of rank ", line.ranks()[static_cast<size_t>(r)], " has ",
-                      sizes[static_cast<size_t>(r)], " of the ", whole, " elements of dim ", dim,
-                      ", the chunk rule gives it ", expected);
+                      sizes[static_cast<size_t>(r)], " of the ", counted(whole, "element"),
+                      " of dim ", dim, ", the chunk rule gives it ", expected);
   }
   return whole;
 }
@@ -174,8 +175,8 @@ std::vector<Tensor> local_region(
   }
   const std::vector<Tensor> made = fn(parts);
   if (made.size() != outputs.size()) {
-    fail<LayoutError>("local_region", "fn gave ", made.size(), " tensors, but ", outputs.size(),
-                      " outputs are stated");
+    fail<LayoutError>("local_region", "fn gave ", counted(made.size(), "tensor"),
+                      ", expected one for each of ", counted(outputs.size(), "output"));
   }
   std::vector<Tensor> result;
   for (size_t i = 0; i < made.size(); ++i) result.push_back(leave(made[i], outputs[i], i));

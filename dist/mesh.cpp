@@ -5,6 +5,7 @@
 #include "tessera/dist/mesh.h"
 
 #include "tessera/core/context.h"
+#include "tessera/core/message.h"
 
 #include <algorithm>
 #include <map>
@@ -109,8 +110,8 @@ void check_axes(std::string_view where, std::span<const MeshAxis> axes, int64_t 
   }
   if (product(axes) != ranks) {
     fail<LayoutError>(where, "the sizes of (", names_of(axes), ") multiply to ", product(axes),
-                      ", but there are ", ranks, " ranks; change a size so that they multiply to ",
-                      ranks);
+                      ", but there are ", counted(ranks, "rank"),
+                      "; change a size so that they multiply to ", ranks);
   }
 }
 
@@ -239,7 +240,7 @@ int Mesh::index(std::string_view name) const {
   }
   for (const auto& [flat, parts] : data().flattened) {
     if (flat == name) {
-      fail<LayoutError>("mesh", name, " names ", parts.size(), " axes of ", text(),
+      fail<LayoutError>("mesh", name, " names ", counted(parts.size(), "axis"), " of ", text(),
                         " together, not one; slice by it first");
     }
   }

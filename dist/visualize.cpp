@@ -3,6 +3,8 @@
 // uneven they are.
 #include "tessera/dist/visualize.h"
 
+#include "tessera/core/message.h"
+
 #include <algorithm>
 #include <iomanip>
 #include <map>
@@ -131,7 +133,7 @@ std::string describe(const Tensor& x) {
   if (!x.defined()) return "undefined tensor";
   const std::string grad = x.requires_grad() ? "; requires_grad" : "";
   const auto bytes = [](const Tensor& t) { return t.numel() * item_size(t.dtype()); };
-  if (!x.is_distributed()) return concat(x.meta(), ", plain, ", bytes(x), " bytes", grad);
+  if (!x.is_distributed()) return concat(x.meta(), ", plain, ", counted(bytes(x), "byte"), grad);
   const Layout layout = detail::layout_of(x, "describe");
   const Mesh mesh = layout.mesh();
   const Tensor part(x.impl().local);
@@ -139,7 +141,7 @@ std::string describe(const Tensor& x) {
   for (int a = 0; a < mesh.axes(); ++a)
     at += concat(at.empty() ? "" : ", ", mesh.axis(a).name, ' ', mesh.coordinate(a));
   return concat(x.meta(), " on ", layout.text(), "; rank ", current_group().rank(), " (", at,
-                ") holds ", part.meta(), ", ", bytes(part), " bytes", grad);
+                ") holds ", part.meta(), ", ", counted(bytes(part), "byte"), grad);
 }
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 // if it fails, all lengths are restored, so that it can be repeated.
 #include "tessera/models/decoder.h"
 
+#include "tessera/core/message.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/linear_cross_entropy/linear_cross_entropy.h"
@@ -196,8 +197,8 @@ void Decoder::before_optimizer_step(const Tensor& load, const Tensor& skip) {
 
 Cache Decoder::make_cache(int64_t capacity) const {
   if (capacity < 1 || capacity > sizes_.max_seq_len) {
-    fail<ValueError>(sizes_.family, "a cache of ", capacity, " tokens is not within max_seq_len ",
-                     sizes_.max_seq_len);
+    fail<ValueError>(sizes_.family, "a cache of ", counted(capacity, "token"),
+                     " is not within max_seq_len ", sizes_.max_seq_len);
   }
   return {std::vector<nn::KvCache>(static_cast<size_t>(sizes_.n_layers), {.capacity = capacity})};
 }
@@ -209,8 +210,9 @@ Tensor Decoder::next_logits(const Tensor& tokens, Cache& cache) const {
   bool fits = static_cast<int64_t>(layers.size()) == sizes_.n_layers;
   for (const nn::KvCache& c : layers) fits = fits && c.length == seen;
   if (!fits) {
-    fail<ValueError>(sizes_.family, "the cache has ", layers.size(), " layers, the first of ", seen,
-                     " tokens; expected ", sizes_.n_layers, " of equal length: use make_cache");
+    fail<ValueError>(sizes_.family, "the cache has ", counted(layers.size(), "layer"),
+                     ", the first of ", counted(seen, "token"), "; expected ", sizes_.n_layers,
+                     " of equal length: use make_cache");
   }
   const int64_t count = tokens.size(1);
   Metadata m = metadata(count, seen);

@@ -2,7 +2,7 @@
 // Overlap of gathers and computation, proven without a clock: in each block, one rank stands still
 // before it starts the gather that follows, and goes on only when the other has computed the block
 // in between. A rank that waited for a gather before it needs it would stand still too.
-#include "tessera/core/module_path.h"
+#include "tessera/core/message.h"
 #include "tessera/core/op_row.h"
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"

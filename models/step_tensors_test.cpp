@@ -3,7 +3,7 @@
 // op the dtype that a distributed tensor reports is that of its local one, parameters, gradients
 // and optimizer states stay f32, layers compute in bf16, and gradients are reduced in the dtype of
 // the policy. Replicated: parameters, gradients and states lie on the axes that hold them alone.
-#include "tessera/core/module_path.h"
+#include "tessera/core/message.h"
 #include "tessera/core/op_row.h"
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"

@@ -2,6 +2,7 @@
 // Projections, RoPE and the KV cache around the fused op.
 #include "tessera/nn/attention.h"
 
+#include "tessera/core/message.h"
 #include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/attention/attention.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -45,8 +46,8 @@ void KvCache::append(Tensor& new_k, Tensor& new_v, const CachedRows& rows) {
   if (Context::current().grad_enabled)
     fail<UsageError>("attention", "a cache is written in place: generate under NoGrad");
   if (length + rows.tokens > capacity) {
-    fail<ValueError>("attention", "the cache holds ", length, " of ", capacity, " tokens, and ",
-                     rows.tokens, " more do not fit");
+    fail<ValueError>("attention", "the cache holds ", length, " of ", counted(capacity, "token"),
+                     ", and ", rows.tokens, " more do not fit");
   }
   const int64_t end = rows.begin + new_k.size(1);
   for (const auto& [kept, now] : {std::pair{&k, &new_k}, std::pair{&v, &new_v}}) {

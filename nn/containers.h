@@ -2,6 +2,7 @@
 // Modules that contain others: a list whose elements the parent calls, and a sequence.
 #pragma once
 
+#include "tessera/core/message.h"
 #include "tessera/nn/module.h"
 
 #include <iterator>
@@ -75,7 +76,7 @@ template <class T> class ModuleList {
   [[nodiscard]] Place first() const { return modules_.data(); }
   [[nodiscard]] Place last() const { return modules_.data() + modules_.size(); }
   [[noreturn]] T& missing(size_t i) const {
-    fail<IndexError>("module_list", "there is no module ", i, " among ", size(), " places");
+    fail<IndexError>("module_list", "there is no module ", i, " among ", counted(size(), "place"));
   }
   std::vector<std::unique_ptr<T>> modules_;
 };

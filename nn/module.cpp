@@ -5,7 +5,7 @@
 // success costs nothing.
 #include "tessera/nn/module.h"
 
-#include "tessera/core/module_path.h"
+#include "tessera/core/message.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/module_impl.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a module tree prints: as PyTorch's repr, with counts of parameters. A visitor gives paths, of
 // which the tree is made; a name with a dot (`layers.3`) is an element of a list.
+#include "tessera/core/message.h"
 #include "tessera/nn/module_impl.h"
 
 #include <algorithm>
@@ -112,7 +113,8 @@ size_t run_length(const std::vector<TreeNode>& children, size_t first) {
 std::string text_of(const TreeNode& node, bool repeated) {
   std::string count;
   if (node.count > 0)
-    count = concat("  # ", grouped(node.count), " parameters", repeated ? " each" : "");
+    count = concat("  # ", grouped(node.count), ' ', noun_after(node.count, "parameter"),
+                   repeated ? " each" : "");
   if (node.children.empty()) return concat(node.type, '(', node.extra, ')', count);
   std::string text = concat(node.type, '(', count, '\n');
   if (!node.extra.empty()) text += concat("  ", node.extra, '\n');

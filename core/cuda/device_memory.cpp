@@ -2,6 +2,7 @@
 #include "tessera/core/cuda/device_memory_impl.h"
 #include "tessera/core/cuda/lanes_impl.h"
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 
 #include <algorithm>
 #include <array>
@@ -48,9 +49,9 @@ std::string DeviceMemory::exhausted(int64_t bytes) const {
   std::string of_device;
   const OnDevice there(device_);
   if (cudaMemGetInfo(&free, &all) == cudaSuccess)
-    of_device = concat("; the device has ", all, " bytes, ", free, " of them free");
-  return concat("cuda:", device_, " is out of memory: ", bytes, " bytes asked, ", now.live,
-                " in use by tensors (at most ", now.peak, " so far), ", now.cached,
+    of_device = concat("; the device has ", counted(all, "byte"), ", ", free, " of them free");
+  return concat("cuda:", device_, " is out of memory: ", counted(bytes, "byte"), " asked, ",
+                now.live, " in use by tensors (at most ", now.peak, " so far), ", now.cached,
                 " cached in pieces that are too small", of_device,
                 "; use a smaller batch or sequence, activation checkpointing, or more ranks that "
                 "share the model");

@@ -7,6 +7,7 @@
 #include "tessera/dist/buckets/bucket.h"
 
 #include "tessera/core/context.h"
+#include "tessera/core/message.h"
 #include "tessera/core/scopes.h"
 #include "tessera/dist/buckets/later_impl.h"
 #include "tessera/dist/comm_trace.h"
@@ -224,8 +225,8 @@ void Bucket::State::describe(std::span<const Tensor> parameters) {
 void Bucket::State::find_neighbours(const std::vector<std::string>& axes, int ways) {
   const auto all = static_cast<int>(members);
   if (ways < 1 || all % ways != 0) {
-    fail<LayoutError>(kWho, "whole tensors cannot be kept in ", ways, " parts by the ", all,
-                      " ranks of the shard axes: give a divisor of ", all);
+    fail<LayoutError>(kWho, "whole tensors cannot be kept in ", counted(ways, "part"), " by the ",
+                      counted(all, "rank"), " of the shard axes: give a divisor of ", all);
   }
   std::string name;
   for (const std::string& axis : axes) name += concat(name.empty() ? "" : ",", axis);
@@ -285,7 +286,8 @@ bool Bucket::gathered() const { return state_->there; }
 void Bucket::gather(std::span<const Tensor> shards) {
   State& s = *state_;
   if (shards.size() != s.items.size())
-    fail<UsageError>(kWho, shards.size(), " shards for ", s.items.size(), " parameters");
+    fail<UsageError>(kWho, counted(shards.size(), "shard"), " for ",
+                     counted(s.items.size(), "parameter"));
   std::vector<Seen> now;
   for (size_t i = 0; i < shards.size(); ++i) {
     const Tensor& x = shards[i];
@@ -520,8 +522,8 @@ std::vector<Tensor> Bucket::reduce(std::span<const Tensor> gradients, Reduce how
                                    std::span<const Tensor> into) {
   State& s = *state_;
   if (gradients.size() != s.items.size() || (!into.empty() && into.size() != s.items.size()))
-    fail<UsageError>(kWho, gradients.size(), " gradients, to be added to ", into.size(), ", for ",
-                     s.items.size(), " parameters");
+    fail<UsageError>(kWho, counted(gradients.size(), "gradient"), ", to be added to ", into.size(),
+                     ", for ", counted(s.items.size(), "parameter"));
   for (size_t i = 0; i < gradients.size(); ++i) {
     const Tensor& g = gradients[i];
     if (g.defined() && g.shape() != s.items[i].whole)

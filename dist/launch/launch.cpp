@@ -5,6 +5,7 @@
 #include "tessera/dist/launch/launch.h"
 
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/dist/rendezvous/host_folder_impl.h"
 
 #include <algorithm>
@@ -65,7 +66,8 @@ class Reader {
     launch.local_size = size ? number_or(size, 1, kMaxRanks, -1) : -1;
     if (launch.local_size > launch.size) {
       fail<LaunchError>("launch", size, "=", launch.local_size, " (", launcher_,
-                        "): expected at most the ", launch.size, " ranks of the whole world");
+                        "): expected at most the ", counted(launch.size, "rank"),
+                        " of the whole world");
     }
     if (launch.local_size > 0 && launch.local_rank >= launch.local_size) {
       fail<LaunchError>("launch", rank, "=", launch.local_rank, " but ", size, "=",
@@ -216,8 +218,8 @@ Launch detect_launch(int ranks, const EnvironmentLookup& lookup) {
   }
   if (ranks > 0 && !found.empty()) {
     fail<LaunchError>("launch", "--ranks ", ranks, " makes ranks of threads, but ",
-                      found[0].launcher, " already started ", found[0].size,
-                      " processes: leave --ranks out, or start the program without the launcher");
+                      found[0].launcher, " already started ", counted(found[0].size, "process"),
+                      ": leave --ranks out, or start the program without the launcher");
   }
   if (found.empty()) {
     Launch launch;

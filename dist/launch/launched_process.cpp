@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A process connects to the others once, by MPI or by the rendezvous; each world then gets its own
 // board, transport and side channel.
+#include "tessera/core/message.h"
 #include "tessera/dist/launch/launched_process_impl.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/dist/messages/tcp_impl.h"
@@ -65,11 +66,11 @@ LaunchedProcess::LaunchedProcess(const Launch& launch, std::chrono::milliseconds
     join_side_channel(deadline);
     messages_->may_share = wanted != Transport::messages;
   }
-  text_ = concat(launch.size, launch.size == 1 ? " rank by " : " ranks by ", by, ", ", hosts.size(),
-                 hosts.size() == 1 ? " host, " : " hosts, ",
-                 !messages              ? "shared memory"
-                 : messages_->may_share ? "messages and shared memory"
-                                        : "messages");
+  text_ =
+      concat(counted(launch.size, "rank"), " by ", by, ", ", counted(hosts.size(), "host"), ", ",
+             !messages              ? "shared memory"
+             : messages_->may_share ? "messages and shared memory"
+                                    : "messages");
 }
 
 LaunchedProcess::~LaunchedProcess() {
@@ -345,16 +346,14 @@ void run_launched(const Launch& launch, const std::function<void(World&)>& fn,
   const auto say = [&](World& world, const std::string& text) {
     if (world.rank() != 0) return;
     const int threads = world.session().context().options.threads;
-    std::cerr << concat("world: ", text, ", ", threads, threads == 1 ? " thread" : " threads",
-                        " each\n");
+    std::cerr << concat("world: ", text, ", ", counted(threads, "thread"), " each\n");
   };
   if (launch.launcher == Launcher::single) return run_ranks(1, fn, options);
   if (launch.launcher == Launcher::threads) {
     return run_ranks(
         launch.size,
         [&](World& world) {
-          say(world,
-              concat(launch.size, launch.size == 1 ? " rank" : " ranks", " as threads, 1 host"));
+          say(world, concat(counted(launch.size, "rank"), " as threads, 1 host"));
           fn(world);
         },
         options);

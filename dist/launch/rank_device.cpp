@@ -5,6 +5,7 @@
 
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/core/process.h"
 
 #include <algorithm>
@@ -25,8 +26,7 @@ std::string why_not_cuda(int local_ranks) {
   try {
     const int found = Process::get().cuda().device_count();
     if (found >= local_ranks) return "";
-    return concat(local_ranks, " ranks of this host see ", found,
-                  found == 1 ? " device" : " devices",
+    return concat(counted(local_ranks, "rank"), " of this host see ", counted(found, "device"),
                   ", and each needs one of its own: start fewer ranks, or let each rank see all "
                   "devices (CUDA_VISIBLE_DEVICES)");
   } catch (const DeviceError& error) {

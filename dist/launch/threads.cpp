@@ -2,6 +2,7 @@
 // The first thread of a group allocates its segment. A table under a lock records which rank
 // creates which group, so that members that create different groups get an error instead of waiting
 // for each other.
+#include "tessera/core/message.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/dist/launch/threads_impl.h"
 
@@ -31,7 +32,8 @@ std::shared_ptr<std::byte> HeapSegments::allocate(size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED)
-    fail<StorageError>("process_group", "no memory for the ", bytes, " bytes that a group shares");
+    fail<StorageError>("process_group", "no memory for the ", counted(bytes, "byte"),
+                       " that a group shares");
   return {static_cast<std::byte*>(memory), [bytes](std::byte* p) { munmap(p, bytes); }};
 }
 
@@ -82,7 +84,7 @@ void HeapSegments::settled(int world_rank) {
 
 void run_threads(int n, const std::function<void(World&)>& fn, const WorldOptions& options,
                  PayloadMode mode) {
-  if (n < 1) fail<LaunchError>("run_ranks", n, " ranks: expected 1 or more");
+  if (n < 1) fail<LaunchError>("run_ranks", counted(n, "rank"), ": expected 1 or more");
   const auto segments = std::make_shared<HeapSegments>();
   const auto segment = HeapSegments::allocate(shared_group_bytes(n));
   const auto memory = HeapSegments::allocate(WorldBoard::bytes(n));
@@ -125,8 +127,8 @@ void run_threads(int n, const std::function<void(World&)>& fn, const WorldOption
     board->failure.claim(FailureKind::peer, static_cast<int>(threads.size()),
                          concat("rank ", threads.size(), " failed: no thread: ", e.what()));
     for (auto& t : threads) t.join();
-    fail<LaunchError>("run_ranks", "the system gave ", threads.size(), " of ", n,
-                      " threads: ", e.what());
+    fail<LaunchError>("run_ranks", "the system gave ", threads.size(), " of ", counted(n, "thread"),
+                      ": ", e.what());
   }
   for (auto& t : threads) t.join();
   if (board->failure.happened()) {

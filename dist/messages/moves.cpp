@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives over messages: opening messages from all to all, then up to two exchanges. Large
 // reductions and broadcasts are split into shares, one per rank, to balance the traffic.
+#include "tessera/core/message.h"
 #include "tessera/dist/messages/group_impl.h"
 #include "tessera/dist/process_group/reduce_tree_impl.h"
 
@@ -155,8 +156,8 @@ bool MessageGroup::agree(MessageWork& w) {
     if (theirs.payload == expected * item) continue;
     claim(FailureKind::mismatch, world(p),
           concat("members of group ", name(), " disagree on all_to_all #", c.sequence, ": rank ",
-                 world(p), " sends ", theirs.payload / item, " elements to rank ", world(rank()),
-                 ", which expects ", expected));
+                 world(p), " sends ", counted(theirs.payload / item, "element"), " to rank ",
+                 world(rank()), ", which expects ", expected));
     return false;
   }
   return true;

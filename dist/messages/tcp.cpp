@@ -2,6 +2,7 @@
 // A message is a header and its bytes. Incoming bytes are read into the receive posted for their
 // tag, or stored until one is posted; outgoing bytes that the socket does not accept are queued.
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/dist/messages/tcp_impl.h"
 
 #include <algorithm>
@@ -76,7 +77,7 @@ void TcpMessages::connect_all(Door& door, const std::vector<std::string>& places
     if (std::chrono::steady_clock::now() > deadline) {
       const auto missing = size - 1 - std::ranges::count_if(peers_, connected);
       fail<CollectiveTimeout>("launch", "rank ", rank_, " has no connection to ", missing,
-                              " of the other ", size - 1, " ranks; ", kRemedy);
+                              " of the other ", counted(size - 1, "rank"), "; ", kRemedy);
     }
     for (int r = 0; r < rank_; ++r) {
       Peer& peer = peers_[static_cast<size_t>(r)];

@@ -3,6 +3,7 @@
 // it; also the creation of subgroups.
 #include "tessera/dist/process_group/process_group.h"
 
+#include "tessera/core/message.h"
 #include "tessera/dist/process_group/comm_state_impl.h"
 
 #include <algorithm>
@@ -33,14 +34,14 @@ std::string list(const Counts& counts) {
 Counts fill_counts(Kind kind, const Counts& given, int n, int64_t whole, std::string_view what) {
   if (given.empty()) {
     if (whole % n != 0) {
-      fail<ShapeError>(concat(kind), what, " has ", whole, " elements, which do not divide among ",
-                       n, " ranks; give counts");
+      fail<ShapeError>(concat(kind), what, " has ", counted(whole, "element"),
+                       ", which cannot be divided among ", counted(n, "rank"), "; give counts");
     }
     return Counts(static_cast<size_t>(n), whole / n);
   }
   if (given.size() != static_cast<size_t>(n)) {
-    fail<ShapeError>(concat(kind), given.size(), " counts for a group of ", n,
-                     " ranks: give one per rank");
+    fail<ShapeError>(concat(kind), given.size(), " counts for a group of ", counted(n, "rank"),
+                     ": give one per rank");
   }
   for (int64_t c : given) {
     if (c < 0) fail<ShapeError>(concat(kind), "counts ", list(given), " hold a negative one");
@@ -51,8 +52,8 @@ Counts fill_counts(Kind kind, const Counts& given, int n, int64_t whole, std::st
 void check_size(Kind kind, const Tensor& x, std::string_view what, int64_t expected,
                 const Counts& counts) {
   if (x.numel() == expected) return;
-  fail<ShapeError>(concat(kind), what, " is ", x.meta(), " with ", x.numel(), " elements; counts ",
-                   list(counts), " ask for ", expected);
+  fail<ShapeError>(concat(kind), what, " is ", x.meta(), " with ", counted(x.numel(), "element"),
+                   "; counts ", list(counts), " ask for ", expected);
 }
 
 void check_op(Kind kind, ReduceOp op, DType dtype) {

@@ -3,6 +3,7 @@
 // error as soon as a member is gone or takes part in another exchange. After a conflict of two
 // worlds the server stays for a moment, so that ranks that come late learn of it too.
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/dist/rendezvous/rendezvous_impl.h"
 #include "tessera/dist/rendezvous/wire_impl.h"
 
@@ -85,8 +86,8 @@ std::string RendezvousServer::conflict_with(const Door::Guest& guest) const {
   constexpr const char* kRemedy =
       ", or, if these are two jobs, another MASTER_PORT for one of them";
   if (guest.size != expected) {
-    return concat("rank ", guest.rank, " of ", guest.size, " came to a world of ", expected,
-                  " ranks: set the same world size on all ranks", kRemedy);
+    return concat("rank ", guest.rank, " of ", guest.size, " came to a world of ",
+                  counted(expected, "rank"), ": set the same world size on all ranks", kRemedy);
   }
   const bool taken =
       guest.rank < 0 || guest.rank >= expected ||
@@ -186,8 +187,8 @@ void RendezvousServer::gather(int rank, PackedReader& in) {
     for (int member : members) reply.text(exchange.parts[member]);
     if (reply.bytes().size() > FrameStream::kMaxFrame) {
       return fail_exchange(key, false,
-                           concat("its parts have ", reply.bytes().size(),
-                                  " bytes together: at most ", FrameStream::kMaxFrame));
+                           concat("its parts have ", counted(reply.bytes().size(), "byte"),
+                                  " together: at most ", FrameStream::kMaxFrame));
     }
     for (int member : members)
       peers_[static_cast<size_t>(member)].stream.send(wire::kGathered, reply.bytes());

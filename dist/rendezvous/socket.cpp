@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Listening, connecting until the deadline, and frames in and out of buffers without blocking.
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/dist/rendezvous/socket_impl.h"
 
 #include <algorithm>
@@ -118,8 +119,8 @@ Descriptor::~Descriptor() {
 
 void FrameStream::send(uint8_t type, std::string_view payload) {
   if (payload.size() > kMaxFrame) {
-    fail<LaunchError>("rendezvous", "a message of ", payload.size(), " bytes: at most ", kMaxFrame,
-                      " can be sent; give less to each exchange");
+    fail<LaunchError>("rendezvous", "a message of ", counted(payload.size(), "byte"), ": at most ",
+                      kMaxFrame, " can be sent; give less to each exchange");
   }
   const auto size = static_cast<uint32_t>(payload.size());
   out_.append(reinterpret_cast<const char*>(&size), sizeof(size));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Order of a group's collectives, agreement, failure and deadlines. Data transfer is in moves.cpp,
 // send and recv in messages.cpp.
+#include "tessera/core/message.h"
 #include "tessera/dist/shared_memory/group_impl.h"
 
 #include <algorithm>
@@ -33,8 +34,8 @@ SharedGroup::SharedGroup(SharedGroupSetup setup)
       inboxes_(static_cast<size_t>(size())) {
   constexpr int kMost = 1024;  // a slot is cut into slices of a cache line or more
   if (size() > kMost) {
-    fail<LaunchError>("process_group", "group ", name(), " has ", size(), " ranks; at most ", kMost,
-                      " share memory");
+    fail<LaunchError>("process_group", "group ", name(), " has ", counted(size(), "rank"),
+                      "; at most ", kMost, " share memory");
   }
 }
 
@@ -259,7 +260,7 @@ bool SharedGroup::agree(const SharedWork& w, int peer) {
                             ": ", side(rank(), mine), ", ", side(peer, theirs));
   if (pair) {
     text = concat("members of group ", name(), " disagree on all_to_all #", w.c.sequence, ": rank ",
-                  world(peer), " sends ", sent, " elements to rank ", world(rank()),
+                  world(peer), " sends ", counted(sent, "element"), " to rank ", world(rank()),
                   ", which expects ", expected);
   }
   header().failure.claim(FailureKind::mismatch, world(peer), text);

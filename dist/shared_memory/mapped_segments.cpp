@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first member creates the memory and publishes its descriptor; the others open it through
 // /proc, and all learn whether it succeeded everywhere.
+#include "tessera/core/message.h"
 #include "tessera/dist/rendezvous/socket_impl.h"
 #include "tessera/dist/shared_memory/mapped_segments_impl.h"
 
@@ -49,8 +50,8 @@ std::shared_ptr<std::byte> shared_memory(Bootstrap& bootstrap, std::span<const i
     }
     if (i > 0) continue;
     if (!their_why.empty())
-      fail<StorageError>("process_group", "rank ", members[0], " got no shared memory of ", bytes,
-                         " bytes for group '", name, "': ", their_why);
+      fail<StorageError>("process_group", "rank ", members[0], " got no shared memory of ",
+                         counted(bytes, "byte"), " for group '", name, "': ", their_why);
     pid = in.get<int64_t>();
     fd = in.get<int32_t>();
   }

@@ -2,6 +2,7 @@
 // adamw_ on CPU: decay, both moments and the step in one pass over the four lists.
 #include "tessera/kernels/adamw/adamw.h"
 
+#include "tessera/core/message.h"
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/adamw/stochastic_rounding_impl.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
@@ -125,7 +126,7 @@ MetaList AdamW::meta(Metas in) const {
   if (in.size() < kLists || (in.size() - kLists) % 4 != 0) {
     fail<UsageError>(name,
                      "expected lr, step, skip, grad_factor and four lists of equal length: given ",
-                     in.size(), " inputs");
+                     counted(in.size(), "input"));
   }
   if (!(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1 && eps >= 0)) {
     fail<ValueError>(name, "expected 0 <= beta < 1 and eps >= 0: given beta1 ", beta1, ", beta2 ",
@@ -142,7 +143,7 @@ MetaList AdamW::meta(Metas in) const {
   const size_t n = (in.size() - kLists) / 4;
   if (!streams.of.empty() && streams.of.size() != n)
     fail<UsageError>(name, "expected one stream per parameter, or none: given ", streams.of.size(),
-                     " for ", n, " parameters");
+                     " for ", counted(n, "parameter"));
   for (size_t i = 0; i < n; ++i) {
     for (size_t role = 0; role < 4; ++role) {
       if (!in.has(kLists + role * n + i))
@@ -333,8 +334,9 @@ void adamw_(const std::vector<Tensor>& parameters, const std::vector<Tensor>& gr
             const Tensor& step, const AdamWOptions& options) {
   const size_t n = parameters.size();
   if (grads.size() != n || first.size() != n || second.size() != n) {
-    fail<UsageError>("adamw_", "lists differ in length: given ", n, " parameters, ", grads.size(),
-                     " gradients, ", first.size(), " first and ", second.size(), " second moments");
+    fail<UsageError>("adamw_", "lists differ in length: given ", counted(n, "parameter"), ", ",
+                     counted(grads.size(), "gradient"), ", ", first.size(), " first and ",
+                     second.size(), " second moments");
   }
   if (n == 0) return;
   const NoGrad guard;  // a step is no part of any graph

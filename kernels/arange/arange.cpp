@@ -3,6 +3,7 @@
 // cuts change no bit.
 #include "tessera/kernels/arange/arange.h"
 
+#include "tessera/core/message.h"
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/shared/integer_range_impl.h"
 
@@ -90,7 +91,8 @@ MetaList Linspace::meta(Metas in) const {
   if (in.size() != 0) fail<UsageError>(name, "takes no inputs: given ", in.size());
   if (!dtypes.has(dtype)) fail<DTypeError>(name, "numbers are of ", dtypes, ": given ", dtype);
   if (steps < 0 || begin < 0 || count < 0 || begin > steps || count > steps - begin)
-    fail<ShapeError>(name, count, " numbers from ", begin, " do not lie inside ", steps);
+    fail<ShapeError>(name, counted(count, "number"), " from ", begin, " would not lie inside ",
+                     steps);
   if (!std::isfinite(start) || !std::isfinite(stop))
     fail<ValueError>(name, "start and stop must be finite: given ", start, " and ", stop);
   checked_numel({count}, item_size(dtype), name);
@@ -131,8 +133,8 @@ Tensor arange(double start, double stop, double step, DType dtype, Device device
     fail<ValueError>("arange", "step ", step, " leads from ", start, " away from ", stop);
   const double count = std::ceil((stop - start) / step);
   if (!(count < 0x1p62))
-    fail<ValueError>("arange", count, " elements from ", start, " to ", stop, " by ", step,
-                     " are too many");
+    fail<ValueError>("arange", counted(count, "element"), " from ", start, " to ", stop, " by ",
+                     step, " are too many");
   return call(op::Arange{start, step, static_cast<int64_t>(count), 0, dtype, device}, {});
 }
 

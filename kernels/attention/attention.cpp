@@ -4,6 +4,7 @@
 #include "tessera/kernels/attention/attention.h"
 
 #include "tessera/core/context.h"
+#include "tessera/core/message.h"
 #include "tessera/kernels/attention/device_path.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/mask/mask_impl.h"
@@ -46,18 +47,18 @@ void check(std::string_view name, DTypeSet dtypes, bool heads_inner, Metas in) {
   if (in[1].shape[0] != z.b || in[1].shape[3] != z.d)
     fail<ShapeError>(name, "batch and head size of q and k must be equal, ", order, ": ", all());
   if (in[0].device.is_cuda() && std::max(z.d, z.dv) > kMostHeadSize) {
-    fail<ShapeError>(name, "the heads are of ", std::max(z.d, z.dv),
-                     " values, on a device of up to ", kMostHeadSize, ": ", all(),
+    fail<ShapeError>(name, "the heads are of ", counted(std::max(z.d, z.dv), "value"),
+                     ", on a device of up to ", kMostHeadSize, ": ", all(),
                      "; use more and smaller heads, or the CPU");
   }
   constexpr int64_t kMostTokens = int64_t{1} << 30;
   if (in[0].device.is_cuda() && std::max(z.t, z.s) > kMostTokens) {
-    fail<ShapeError>(name, "a sequence has ", std::max(z.t, z.s), " tokens, on a device of up to ",
-                     kMostTokens, ": ", all(), "; cut it over ranks");
+    fail<ShapeError>(name, "a sequence has ", counted(std::max(z.t, z.s), "token"),
+                     ", on a device of up to ", kMostTokens, ": ", all(), "; cut it over ranks");
   }
   if (z.h_kv == 0 ? z.h != 0 : z.h % z.h_kv != 0) {
-    fail<ShapeError>(name, "the ", z.h, " query heads must be a multiple of the ", z.h_kv,
-                     " key heads, ", order, ": ", all());
+    fail<ShapeError>(name, "the ", counted(z.h, "query head"), " must be a multiple of the ",
+                     counted(z.h_kv, "key head"), ", ", order, ": ", all());
   }
 }
 

@@ -3,6 +3,7 @@
 // order; others one by one into their ranges of it.
 #include "tessera/kernels/cat/cat.h"
 
+#include "tessera/core/message.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"
 #include "tessera/kernels/views/views.h"
@@ -159,7 +160,7 @@ Tensor roll(const Tensor& x, int64_t shift, std::optional<int> dim) {
 Tensor roll(const Tensor& x, const std::vector<int64_t>& shifts, Dims dims) {
   if (shifts.size() != dims.size())
     fail<ShapeError>("roll", "expected a shift for each dim: given ", shifts.size(), " shifts and ",
-                     dims.size(), " dims for ", x.meta());
+                     counted(dims.size(), "dim"), " for ", x.meta());
   if (dims.size() == 0) return copy(x);
   Tensor y = x;
   for (size_t i = 0; i < dims.size(); ++i) y = roll(y, shifts[i], dims.begin()[i]);

@@ -3,6 +3,7 @@
 // owned by one task each and add their tokens in order, in f32 for narrower floats.
 #include "tessera/kernels/embedding/embedding.h"
 
+#include "tessera/core/message.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"
@@ -20,8 +21,8 @@ void check_ids(std::string_view name, const TensorMeta& ids) {
 
 void check_piece(std::string_view name, int64_t begin, int64_t rows, int64_t vocabulary) {
   if (begin < 0 || rows < 0 || vocabulary < 0 || (vocabulary > 0 && begin > vocabulary - rows)) {
-    fail<ValueError>(name, rows, " rows from ", begin, " do not lie inside a vocabulary of ",
-                     vocabulary);
+    fail<ValueError>(name, counted(rows, "row"), " from ", begin,
+                     " would not lie inside a vocabulary of ", vocabulary);
   }
 }
 

@@ -3,6 +3,7 @@
 // each place is written by one of them, in the order of the indices.
 #include "tessera/kernels/index_put/index_put.h"
 
+#include "tessera/core/message.h"
 #include "tessera/kernels/index_put/index_put_impl.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"
 
@@ -35,7 +36,7 @@ std::vector<int64_t> slice_starts(std::string_view name, const Tensor& x, Tensor
 
 MetaList IndexPut::meta(Metas in) const {
   if (in.size() < 3)
-    fail<UsageError>(name, "needs x, values and indices: given ", in.size(), " inputs");
+    fail<UsageError>(name, "needs x, values and indices: given ", counted(in.size(), "input"));
   const TensorMeta &x = in[0], &values = in[1], &index = in[2];
   const int indexed = static_cast<int>(in.size()) - 2;
   if (!dtypes.has(x.dtype) || values.dtype != x.dtype)

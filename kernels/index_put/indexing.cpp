@@ -3,6 +3,7 @@
 // first, then the dims of index tensors are joined to one, in which a single index counts.
 #include "tessera/kernels/index_put/indexing.h"
 
+#include "tessera/core/message.h"
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/fill/fill.h"
@@ -38,8 +39,8 @@ struct Selection {
     if (ellipses > 1)
       fail<IndexError>(name, "one ellipsis at most: given ", ellipses, " for ", x.meta());
     if (taken > x.rank())
-      fail<IndexError>(name, "too many indices: given ", taken, " for ", x.meta(), " of ", x.rank(),
-                       " dims");
+      fail<IndexError>(name, "too many indices: given ", taken, " for ", x.meta(), " of ",
+                       counted(x.rank(), "dim"));
     for (const Index& e : entries) {
       if (const auto* at = get<int64_t>(e)) {
         view = select(view, dim, *at);

@@ -5,7 +5,7 @@
 // in runs.
 #include "tessera/kernels/mask/block_map.h"
 
-#include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/kernels/mask/mask_impl.h"
 
 #include <algorithm>
@@ -283,8 +283,8 @@ BlockMap select_block_map(const BlockMap& map, const Tensor& queries, const Tens
   for (const Tensor* x : {&queries, &keys}) {
     if (x->rank() == 1 || x->size(0) == batches) continue;
     if (batches > 1) {
-      fail<ShapeError>("block_map", "places ", x->meta(), " do not fit the ", batches,
-                       " batches of ", map.blocks.meta());
+      fail<ShapeError>("block_map", "places ", x->meta(), " do not fit the ",
+                       counted(batches, "batch"), " of ", map.blocks.meta());
     }
     batches = x->size(0);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranges are tried first. A batch whose keys or documents are out of order, or a mask that leaves a
 // gap for one query, turns all of the call to lists of blocks.
+#include "tessera/core/message.h"
 #include "tessera/kernels/mask/seen_keys_impl.h"
 
 namespace tessera::op::attention {
@@ -85,7 +86,7 @@ void SeenKeys::find_blocks(std::string_view name, const Tensor& map) {
           fail<ValueError>(name, "blocks[", view.block_step[0] ? b : 0, "][", i / kBlock, "][",
                            j / kBlock, "] of ", map.meta(), " is ", view.map_entry(b, i, j),
                            ": expected 0 to ", BlockMap::kBits + view.bit_blocks - 1,
-                           ", as there are ", view.bit_blocks, " blocks of bits");
+                           ", as there are ", counted(view.bit_blocks, "block"), " of bits");
         }
         if (seen.by != BlockSeen::kNothing)
           blocks_.push_back({static_cast<int32_t>(j / kBlock), seen});

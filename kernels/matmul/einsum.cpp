@@ -3,6 +3,7 @@
 // product whose dims are then in whatever order was cheapest, and the last step orders the result.
 #include "tessera/kernels/matmul/einsum.h"
 
+#include "tessera/core/message.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
@@ -102,8 +103,8 @@ void expand_ellipsis(Labels& labels, int dims) {
 // Gives every dim its label and checks ranks, sizes and dtypes.
 std::vector<Term> bind(Equation& e, std::string_view text, const std::vector<Tensor>& operands) {
   if (operands.size() != e.terms.size())
-    fail<ValueError>("einsum", "\"", text, "\" has ", e.terms.size(), " terms: given ",
-                     operands.size(), " operands");
+    fail<ValueError>("einsum", "\"", text, "\" has ", counted(e.terms.size(), "term"), ": given ",
+                     counted(operands.size(), "operand"));
   std::vector<Term> terms;
   std::map<Label, std::pair<int64_t, size_t>> sizes;  // and the operand that set it
   int under_ellipsis = 0;
@@ -112,8 +113,8 @@ std::vector<Term> bind(Equation& e, std::string_view text, const std::vector<Ten
     Labels labels = e.terms[i];
     const int letters = static_cast<int>(labels.size()) - has(labels, kEllipsis);
     if (has(labels, kEllipsis) ? x.rank() < letters : x.rank() != letters)
-      fail<ShapeError>("einsum", "operand ", i, " of \"", text, "\" has ", letters,
-                       " letters for rank ", x.rank(), ": given ", x.meta());
+      fail<ShapeError>("einsum", "operand ", i, " of \"", text, "\" has ",
+                       counted(letters, "letter"), " for rank ", x.rank(), ": given ", x.meta());
     if (!kFloats.has(x.dtype()) || x.dtype() != operands[0].dtype())
       fail<DTypeError>("einsum", "operands must share one dtype of ", kFloats, ": operand 0 is ",
                        operands[0].meta(), ", operand ", i, " is ", x.meta(), "; cast one");

@@ -66,7 +66,7 @@ TEST(Einsum, Errors) {
   EXPECT_EQ(message_of("i..j->i", {a}),
             "ValueError [einsum] an ellipsis has three dots: given \"i..j->i\" (term 0)");
   EXPECT_EQ(message_of("ij,jk->ik", {a}),
-            "ValueError [einsum] \"ij,jk->ik\" has 2 terms: given 1 operands");
+            "ValueError [einsum] \"ij,jk->ik\" has 2 terms: given 1 operand");
   EXPECT_EQ(
       message_of("ij->i->j", {a}),
       "ValueError [einsum] terms have letters and ...: given '-' in \"ij->i->j\" (the result)");

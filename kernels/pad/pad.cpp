@@ -3,6 +3,7 @@
 // into its place. The other modes join three parts per padded dim.
 #include "tessera/kernels/pad/pad.h"
 
+#include "tessera/core/message.h"
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/fill/fill.h"
@@ -131,8 +132,8 @@ Tensor pad(const Tensor& x, const Shape& sizes, PadMode mode, double value) {
         mode == PadMode::constant || most <= 0 ||
         (mode == PadMode::replicate ? n > 0 : most <= n - (mode == PadMode::reflect ? 1 : 0));
     if (!fits)
-      fail<ShapeError>(kName, "mode ", name_of(mode), " cannot add ", most, " elements to dim ", d,
-                       " of size ", n, ": given ", x.meta());
+      fail<ShapeError>(kName, "mode ", name_of(mode), " cannot add ", counted(most, "element"),
+                       " to dim ", d, " of size ", n, ": given ", x.meta());
     // What is taken away goes after what is added, which is made of all of x.
     if (mode != PadMode::constant && most > 0)
       y = extended(y, d, std::max<int64_t>(before, 0), std::max<int64_t>(after, 0), mode);

@@ -3,6 +3,7 @@
 // the whole.
 #include "tessera/kernels/permutation/permutation.h"
 
+#include "tessera/core/message.h"
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/shared/philox_impl.h"
 #include "tessera/kernels/shared/radix_sort_impl.h"
@@ -71,7 +72,7 @@ MetaList Permutation::meta(Metas in) const {
   if (n < 0 || n > int64_t{1} << 32)
     fail<ShapeError>(name, "expected 0 to 2^32 elements: given ", n);
   if (begin < 0 || count < 0 || begin > n || count > n - begin)
-    fail<ShapeError>(name, count, " elements from ", begin, " do not lie inside ", n);
+    fail<ShapeError>(name, counted(count, "element"), " from ", begin, " would not lie inside ", n);
   return {{Shape{count}, DType::i64, device}};
 }
 

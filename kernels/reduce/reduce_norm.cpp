@@ -2,6 +2,7 @@
 // Variance and norms: checks, sharding, gradients, samples and CPU kernels.
 #include "tessera/kernels/reduce/reduce_norm.h"
 
+#include "tessera/core/message.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
@@ -59,7 +60,7 @@ MetaList Var::meta(Metas in) const {
   MetaList out = Reduce::meta(in);
   const int64_t n = reduced_count(in[0].shape, dims);
   if (!(static_cast<double>(n) - correction > 0) && out[0].shape.numel() > 0) {
-    fail<ShapeError>(name, n, " elements and a correction of ", correction,
+    fail<ShapeError>(name, counted(n, "element"), " and a correction of ", correction,
                      " leave nothing to divide by: given ", in[0],
                      ", expected more elements or a smaller correction");
   }

@@ -6,6 +6,7 @@
 
 #include "tessera/core/context.h"
 #include "tessera/core/draws.h"
+#include "tessera/core/message.h"
 #include "tessera/core/parallel.h"
 #include "tessera/kernels/cumsum/cumsum.h"
 #include "tessera/kernels/fill/fill.h"
@@ -148,7 +149,7 @@ Tensor multinomial(const Tensor& p, int64_t count, RngKey key, bool replacement,
     fail<ShapeError>(kName, "weights must be (n) or (B, n) with n of 1 or more: given ", p.meta());
   const int64_t n = p.shape().back();
   if (count < 1 || (!replacement && count > n))
-    fail<ValueError>(kName, "cannot draw ", count, " of ", n, " places",
+    fail<ValueError>(kName, "cannot draw ", count, " of ", counted(n, "place"),
                      replacement ? "" : " without replacement", ": given ", p.meta());
   const Tensor weights = cast(p.detach(), DType::f64);  // (..., n)
   if (p.device() == kCpu && !p.is_distributed() && p.numel() > 0)

@@ -2,6 +2,7 @@
 // sgd_ on CPU: decay, momentum and the step in one pass over the lists.
 #include "tessera/kernels/sgd/sgd.h"
 
+#include "tessera/core/message.h"
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/shared/step_blocks_impl.h"
@@ -75,7 +76,8 @@ void check_scalar(std::string_view name, std::string_view what, const TensorMeta
 void check_lists(std::string_view name, DTypeSet dtypes, Metas in, size_t scalars, size_t roles) {
   if (in.size() < scalars || (in.size() - scalars) % roles != 0) {
     fail<UsageError>(name, "expected lr, skip, ", scalars == 4 ? "step, " : "", "grad_factor and ",
-                     roles, " lists of equal length: given ", in.size(), " inputs");
+                     counted(roles, "list"), " of equal length: given ",
+                     counted(in.size(), "input"));
   }
   check_scalar(name, "lr", in[0]);
   check_scalar(name, "skip", in[1], DType::bool_);
@@ -307,8 +309,8 @@ void sgd_(const std::vector<Tensor>& parameters, const std::vector<Tensor>& grad
   const size_t n = parameters.size();
   const bool momentum = options.momentum != 0;
   if (grads.size() != n || buffers.size() != (momentum ? n : 0)) {
-    fail<UsageError>("sgd_", "lists differ in length: given ", n, " parameters, ", grads.size(),
-                     " gradients and ", buffers.size(), " buffers",
+    fail<UsageError>("sgd_", "lists differ in length: given ", counted(n, "parameter"), ", ",
+                     counted(grads.size(), "gradient"), " and ", counted(buffers.size(), "buffer"),
                      momentum ? "" : ", of which none is needed without momentum");
   }
   if (step < 1) fail<ValueError>("sgd_", "steps count from 1: given ", step);

@@ -67,7 +67,7 @@ inline void check_class_piece(std::string_view name, int64_t begin, int64_t clas
                               int64_t vocabulary, const TensorMeta& operand) {
   if (begin < 0 || vocabulary < 0 || (vocabulary > 0 && begin > vocabulary - classes)) {
     fail<ValueError>(name, "the classes of ", operand, ", from ", begin,
-                     " on, do not lie inside a vocabulary of ", vocabulary);
+                     " on, would not lie inside a vocabulary of ", vocabulary);
   }
 }
 

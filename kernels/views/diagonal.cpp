@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // diagonal and its transpose. The two dims that meet cannot be cut: a piece of one holds other
 // places of the diagonal than the same piece of the other. All other dims are free.
+#include "tessera/core/message.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"
 #include "tessera/kernels/views/views.h"
 
@@ -82,8 +83,8 @@ MetaList DiagonalPad::meta(Metas in) const {
   const Pair p = pair_of(name, dim1, dim2, x.shape.rank() + 1, x.shape);
   const int64_t places = diagonal_of({{size1, size2}, {0, 0}, 0}, 0, 1, offset).shape.back();
   if (size1 < 0 || size2 < 0 || places != x.shape.back())
-    fail<ShapeError>(name, "diagonal ", offset, " of ", size1, " by ", size2, " has ", places,
-                     " elements: given ", x);
+    fail<ShapeError>(name, "diagonal ", offset, " of ", size1, " by ", size2, " has ",
+                     counted(places, "element"), ": given ", x);
   Shape out;
   for (int d = 0, from = 0; d < x.shape.rank() + 1; ++d)
     out.push_back(d == p.first ? size1 : d == p.second ? size2 : x.shape[from++]);

@@ -2,6 +2,7 @@
 // Functions made of reshape, permute, expand and slice. They have no op of their own, so that
 // gradients, layouts and plans are those of the ops below; each checks what it was given under its
 // own name.
+#include "tessera/core/message.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
@@ -132,8 +133,8 @@ Tensor narrow(const Tensor& x, int dim, int64_t start, int64_t count) {
   const int d = existing_dim(x, dim, "narrow");
   const int64_t size = x.shape()[d], begin = start < 0 ? start + size : start;
   if (begin < 0 || count < 0 || begin > size || count > size - begin)
-    fail<IndexError>("narrow", count, " elements from ", start, " do not lie inside dim ", dim,
-                     " of ", x.meta());
+    fail<IndexError>("narrow", counted(count, "element"), " from ", start,
+                     " would not lie inside dim ", dim, " of ", x.meta());
   return call(op::Slice{d, begin, 1, count}, {x});
 }
 

@@ -2,6 +2,7 @@
 // Views: how each maps shape and strides, which factors survive, and the gradients.
 #include "tessera/kernels/views/views.h"
 
+#include "tessera/core/message.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/shared/strided_copy_impl.h"
 
@@ -69,8 +70,8 @@ void check_range(std::string_view name, int64_t start, int64_t step, int64_t cou
     fail<ValueError>(name, "the step must be at least 1: given ", step, " for shape ", shape);
   if (start < 0 || count < 0 ||
       (count == 0 ? start > size : start >= size || (size - 1 - start) / step < count - 1)) {
-    fail<IndexError>(name, count, " elements from ", start, " at step ", step,
-                     " do not lie inside a dim of size ", size, ": given shape ", shape);
+    fail<IndexError>(name, counted(count, "element"), " from ", start, " at step ", step,
+                     " would not lie inside a dim of size ", size, ": given shape ", shape);
   }
 }
 
@@ -93,8 +94,8 @@ ShardingRule rule_but(const Shape& shape, int dim, bool whole_dim) {
 Geometry Reshape::view(const Geometry& in) const {
   check_sizes(name, to, "; -1 is resolved by reshape(x, shape)");
   if (checked_numel(to, 1, name) != in.shape.numel()) {
-    fail<ShapeError>(name, "given ", in.shape, " of ", in.shape.numel(),
-                     " elements, expected as many as ", to, " holds (", to.numel(), ")");
+    fail<ShapeError>(name, "given ", in.shape, " of ", counted(in.shape.numel(), "element"),
+                     ", expected as many as ", to, " holds (", to.numel(), ")");
   }
   const auto strides = strides_for(in, to);
   if (!strides) {
@@ -370,7 +371,7 @@ Tensor reshape(const Tensor& x, Shape shape) {
   if (unknown >= 0) {
     if (known <= 0 || x.numel() % known != 0) {
       fail<ShapeError>("reshape", "no size fits the -1 of ", shape, ": given ", x.meta(), " of ",
-                       x.numel(), " elements");
+                       counted(x.numel(), "element"));
     }
     shape[unknown] = x.numel() / known;
   }

@@ -144,7 +144,7 @@ TEST(Views, MovedimAndNarrow) {
   EXPECT_EQ(narrow(x, 2, -1, 1)[0][0].values(), (std::vector<double>{3}));
   EXPECT_EQ(narrow(x, 2, 4, 0).numel(), 0);
   EXPECT_EQ(message_of([&] { return narrow(x, 2, 3, 2); }),
-            "[narrow] 2 elements from 3 do not lie inside dim 2 of f32[2, 3, 4]");
+            "[narrow] 2 elements from 3 would not lie inside dim 2 of f32[2, 3, 4]");
   EXPECT_THROW((void)narrow(x, 0, 0, -1), IndexError);
 }
 

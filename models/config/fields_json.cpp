@@ -102,7 +102,7 @@ std::vector<std::string> Fields::parse_json(std::string_view text, std::string_v
     for (const auto& [name, member] : value.items()) set(key + '.' + name, member);
   }
   if (full())
-    faults.push_back(fmt::format("[{}] only the first {} faults are shown", where, kMostFaults));
+    faults.push_back(concat('[', where, "] only the first ", kMostFaults, " faults are shown"));
   return faults;
 }
 

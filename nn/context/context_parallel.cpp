@@ -3,6 +3,7 @@
 // whole sequence, so what a query sees does not depend on where its keys lie.
 #include "tessera/nn/context/context_parallel.h"
 
+#include "tessera/core/message.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/attention/seen_blocks.h"
 #include "tessera/kernels/index_select/index_select.h"
@@ -34,7 +35,7 @@ Tensor taken(const Tensor& x, const Tensor& places) {
   return y;
 }
 
-Tensor counted(int64_t n) {
+Tensor from_zero(int64_t n) {
   const Tensor x = empty({n}, DType::i64);
   std::iota(x.data<int64_t>(), x.data<int64_t>() + n, int64_t{0});
   return x;
@@ -120,9 +121,9 @@ std::string exchanged_heads_fault(Module& root, int64_t ranks, int64_t tensor) {
     const auto [heads, key_heads] =
         std::pair(attention->config().n_heads / tensor, attention->config().n_kv_heads / tensor);
     if (key_head_copies(heads, key_heads, ranks) > 0) continue;
-    return concat(ranks, " ranks cannot have equal shares of the ", heads, " query heads and ",
-                  key_heads, " key heads of ", m.name,
-                  tensor > 1 ? " that a rank of tensor parallelism has" : "",
+    return concat(counted(ranks, "rank"), " cannot have equal shares of the ",
+                  counted(heads, "query head"), " and ", counted(key_heads, "key head"), " of ",
+                  m.name, tensor > 1 ? " that a rank of tensor parallelism has" : "",
                   ", even with key heads repeated");
   }
   return {};
@@ -138,8 +139,8 @@ SequenceCut::SequenceCut(ContextParallelOptions options, Layout rows, const Shap
     : options_(std::move(options)), rows_(rows), layout_(rows), tokens_(tokens) {
   const size_t wanted = options_.method == ContextMethod::ring_ulysses ? 2 : 1;
   if (options_.axes.size() != wanted) {
-    fail<ValueError>("context_parallel", options_.method, " is given ", options_.axes.size(),
-                     " axes, expected ", wanted,
+    fail<ValueError>("context_parallel", options_.method, " is given ",
+                     counted(options_.axes.size(), "axis"), ", expected ", wanted,
                      wanted == 2 ? ": that of the ring and that of the heads, which "
                                    "Mesh::unflatten makes of one"
                                  : "");
@@ -217,7 +218,7 @@ Tensor SequenceCut::tokens_of(int first_part, int parts) const {
   const auto sizes = parts_.begin() + first_part;
   const int64_t begin = std::accumulate(parts_.begin(), sizes, int64_t{0}),
                 end = std::accumulate(sizes, sizes + parts, begin);
-  const Tensor all = order_.defined() ? order_ : counted(tokens_[1]);
+  const Tensor all = order_.defined() ? order_ : from_zero(tokens_[1]);
   return contiguous(slice(all, -1, {begin, end}));
 }
 
@@ -295,7 +296,8 @@ std::shared_ptr<const AttentionPlan> SequenceCut::plan(const AttentionOptions& w
   plan->queries = queries.size(-1);
   if (!detail::goes_round(options_.method)) {
     const int64_t n = tokens_[1];
-    plan->sources.push_back({n, {{0, n, on(options_.device, options(queries, counted(n), true))}}});
+    plan->sources.push_back(
+        {n, {{0, n, on(options_.device, options(queries, from_zero(n), true))}}});
     if (order_.defined()) {
       plan->key_rows = to_device(flat_rows(inverse(order_), batches_, n), options_.device);
       plan->token_rows = to_device(flat_rows(order_, batches_, n), options_.device);

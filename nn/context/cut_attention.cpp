@@ -2,6 +2,7 @@
 // Attention between collectives that know nothing of masks. Exchanges of heads are conversions of a
 // local region, whose gradients follow from the table of types; the ring and the gathering of keys
 // are functions of their own, which send again in backward what they do not keep.
+#include "tessera/core/message.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/local_region.h"
 #include "tessera/kernels/index_select/index_select.h"
@@ -91,9 +92,10 @@ class ContextAttention final : public CutAttention {
     const int64_t ranks = layout.mesh().size(heads_axis_), heads = q.size(2), key_heads = k.size(2);
     const int64_t copies = key_head_copies(heads / cut, key_heads / cut, ranks);
     if (key_heads % cut == 0 && copies > 0) return copies;
-    fail<ValueError>("context_parallel", method_, " cannot give each of ", ranks, " ranks of \"",
-                     heads_axis_, "\" equal shares of ", heads, " query heads and ", key_heads,
-                     " key heads", cut > 1 ? concat(", cut in ", cut, " already") : "",
+    fail<ValueError>("context_parallel", method_, " cannot give each of ", counted(ranks, "rank"),
+                     " of \"", heads_axis_, "\" equal shares of ", counted(heads, "query head"),
+                     " and ", counted(key_heads, "key head"),
+                     cut > 1 ? concat(", cut in ", cut, " already") : "",
                      ", even with key heads repeated: use ",
                      method_ == ContextMethod::ulysses ? "all_gather or ring" : "ring");
   }

@@ -6,6 +6,7 @@
 #include "tessera/nn/io/files.h"
 
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/nn/io/utf8.h"
 
@@ -127,7 +128,7 @@ std::string read_file(const std::string& path, size_t most) {
   std::string bytes(std::min(static_cast<size_t>(info.st_size), most), '\0');
   size_t used = 0;
   for (;;) {  // a pipe or a growing file may hold more than stat says
-    if (used > most) fail<IoError>("file", path, " holds more than ", most, " bytes");
+    if (used > most) fail<IoError>("file", path, " holds more than ", counted(most, "byte"));
     if (used == bytes.size()) bytes.resize(bytes.size() + 4096);
     const ssize_t n = ::read(file.get(), bytes.data() + used, bytes.size() - used);
     if (n < 0 && errno == EINTR) continue;
@@ -250,7 +251,7 @@ void require_space(const std::string& folder, uint64_t bytes, std::string_view w
   if (::statvfs(folder.c_str(), &info) != 0) io_error("ask for the free space of", folder);
   const uint64_t free = static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
   if (free < bytes) {
-    fail<IoError>(where, folder, " has no room: ", bytes, " bytes are needed, ", free,
+    fail<IoError>(where, folder, " has no room: it needs ", counted(bytes, "byte"), ", and ", free,
                   " are free; make room or give another folder");
   }
 }

@@ -4,6 +4,7 @@
 // that we do not support can be opened; only those tensors cannot be read.
 #include "tessera/nn/io/safetensors.h"
 
+#include "tessera/core/message.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/nn/io/files.h"
@@ -103,7 +104,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
     const auto file_bytes = static_cast<uint64_t>(info.st_size);
     uint64_t length = 0;
     if (file_bytes < sizeof(length))
-      corrupt(concat("it has ", file_bytes, " bytes, fewer than the 8 of the header's length"));
+      corrupt(concat("it has ", counted(file_bytes, "byte"),
+                     ", fewer than the 8 of the header's length"));
     if (::pread(fd_, &length, sizeof(length), 0) != sizeof(length))
       corrupt("the header's length cannot be read");
     if (length > kMaxHeader)
@@ -193,9 +195,10 @@ void SafetensorsFile::parse(std::string_view header, uint64_t buffer_bytes) {
     const auto begin = unsigned_integer(offsets[0]), end = unsigned_integer(offsets[1]);
     if (!begin || !end || *begin > *end || *end > buffer_bytes)
       bad(concat("has data_offsets ", excerpt(offsets.dump()), " outside the file, which has ",
-                 buffer_bytes, " bytes of tensors"));
+                 counted(buffer_bytes, "byte"), " of tensors"));
     if (*end - *begin != bits / 8) {
-      bad(concat("takes ", *end - *begin, " bytes, but its shape and dtype need ", bits / 8));
+      bad(concat("takes ", counted(*end - *begin, "byte"), ", but its shape and dtype need ",
+                 bits / 8));
     }
     entry.begin = *begin;
     entry.end = *end;
@@ -235,8 +238,8 @@ Tensor SafetensorsFile::read(const std::string& name) const {
     fail<DataError>("safetensors", "tensor ", quoted(name), " of ", path_, " is ", e.dtype,
                     ", which is not supported");
   if (e.shape.size() > static_cast<size_t>(kMaxRank)) {
-    fail<DataError>("safetensors", "tensor ", quoted(name), " of ", path_, " has ", e.shape.size(),
-                    " dims, at most ", kMaxRank, " are supported");
+    fail<DataError>("safetensors", "tensor ", quoted(name), " of ", path_, " has ",
+                    counted(e.shape.size(), "dim"), ", at most ", kMaxRank, " are supported");
   }
   const Tensor t = empty(Shape(std::span<const int64_t>(e.shape)), *dtype);
   if (t.numel() > 0) read_bytes(name, 0, e.end - e.begin, t.raw_data());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/moe/router.h"
 
+#include "tessera/core/message.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/arange/arange.h"
 #include "tessera/kernels/assign/assign.h"
@@ -27,8 +28,8 @@ constexpr std::string_view kName = "router";
 
 const Router::Config& checked(const Router::Config& c) {
   if (c.experts < 1 || c.top_k < 1 || c.top_k > c.experts)
-    fail<ValueError>(kName, "top_k is ", c.top_k, " of ", c.experts, " experts: expected 1 to ",
-                     c.experts);
+    fail<ValueError>(kName, "top_k is ", c.top_k, " of ", counted(c.experts, "expert"),
+                     ": expected 1 to ", c.experts);
   for (const auto& [field, value] :
        {std::pair("balance_loss", c.balance_loss), std::pair("z_loss", c.z_loss),
         std::pair("capacity_factor", c.capacity_factor)}) {
@@ -37,15 +38,15 @@ const Router::Config& checked(const Router::Config& c) {
   }
   if (c.groups == 0 && c.limited_groups == 0) return c;
   if (c.groups < 1 || c.experts % c.groups != 0 || c.experts / c.groups < 2)
-    fail<ValueError>(kName, c.experts, " experts in ", c.groups,
-                     " groups: expected groups of equal size, of 2 experts or more");
+    fail<ValueError>(kName, counted(c.experts, "expert"), " in ", counted(c.groups, "group"),
+                     ": expected groups of equal size, of 2 experts or more");
   if (c.limited_groups < 1 || c.limited_groups > c.groups)
-    fail<ValueError>(kName, "limited_groups is ", c.limited_groups, " of ", c.groups,
-                     " groups: expected 1 to ", c.groups);
+    fail<ValueError>(kName, "limited_groups is ", c.limited_groups, " of ",
+                     counted(c.groups, "group"), ": expected 1 to ", c.groups);
   if (c.limited_groups * (c.experts / c.groups) < c.top_k)
-    fail<ValueError>(kName, "top_k is ", c.top_k, ", but ", c.limited_groups, " groups have ",
-                     c.limited_groups * (c.experts / c.groups),
-                     " experts; take more groups or fewer experts");
+    fail<ValueError>(kName, "top_k is ", c.top_k, ", but ", counted(c.limited_groups, "group"),
+                     " with ", counted(c.limited_groups * (c.experts / c.groups), "expert"),
+                     "; take more groups or fewer experts");
   return c;
 }
 

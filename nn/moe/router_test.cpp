@@ -316,7 +316,7 @@ TEST(Router, SizesThatDoNotFitAreNamed) {
   TESSERA_EXPECT_HOLDS(text([](auto& c) { c.groups = 4, c.limited_groups = 5; }),
                        "limited_groups is 5");
   TESSERA_EXPECT_HOLDS(text([](auto& c) { c.groups = 4, c.limited_groups = 1; }),
-                       "1 groups have 2");
+                       "1 group with 2 experts");
 }
 
 TEST(Router, BadCoefficientsAndShapesAreNamed) {

@@ -2,6 +2,7 @@
 #include "tessera/nn/moe/routing_statistics.h"
 
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
@@ -35,7 +36,7 @@ std::string routing_fault(const Tensor& not_finite, std::span<const int64_t> lay
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] == 0) continue;
     text += concat(text.empty() ? "scores of routers are not finite: " : ", ", "layers.", layers[i],
-                   " (", tokens[i], tokens[i] == 1 ? " token)" : " tokens)");
+                   " (", counted(tokens[i], "token"), ")");
   }
   return text;
 }

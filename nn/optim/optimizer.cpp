@@ -3,6 +3,7 @@
 // States are created with the first gradient, in the layout of their parameter.
 #include "tessera/nn/optim/optimizer.h"
 
+#include "tessera/core/message.h"
 #include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/fill/fill.h"
@@ -172,7 +173,7 @@ void Optimizer::set_lr_factor(double factor) {
 void Optimizer::set_steps(int64_t steps, std::span<const int64_t> of_parameters) {
   const size_t n = parameters_.size();
   if (!of_parameters.empty() && of_parameters.size() != n)
-    fail<UsageError>(name_, "expected the steps of ", n, " parameters, or none: given ",
+    fail<UsageError>(name_, "expected the steps of ", counted(n, "parameter"), ", or none: given ",
                      of_parameters.size());
   if (steps < 0 || std::ranges::any_of(of_parameters, [](int64_t s) { return s < 0; }))
     fail<ValueError>(name_, "numbers of steps must not be negative");

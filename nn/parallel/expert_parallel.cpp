@@ -3,6 +3,7 @@
 // their parameters, which its plan has laid out.
 #include "tessera/nn/parallel/expert_parallel.h"
 
+#include "tessera/core/message.h"
 #include "tessera/nn/parallel/wrap_impl.h"
 
 #include <algorithm>
@@ -55,8 +56,8 @@ void find_faults(detail::Faults& faults, Module& root, Mesh mesh, const ExpertPa
   if (!fault.empty()) return faults.add(fault);
   for (const int64_t n : expert_counts(root)) {
     if (n % degrees.degree == 0) continue;
-    faults.add("expert_parallel_degree ", degrees.degree, " does not divide the ", n,
-               " experts of a layer: give a degree that does");
+    faults.add("expert_parallel_degree ", degrees.degree, " does not divide the ",
+               counted(n, "expert"), " of a layer: give a degree that does");
   }
   const bool cut = degrees.tensor_degree == tp;
   for (const auto& [name, moe] : mixtures(root)) {
@@ -108,8 +109,8 @@ std::string expert_parallel_fault(const ExpertParallel& degrees, int64_t data, i
   const bool all = etp == 1;
   const int64_t ranks = all ? data * tensor : data;
   if (ep >= 1 && ranks % ep == 0) return {};
-  return concat("expert_parallel_degree ", ep, " does not divide the ", ranks, " ranks of ",
-                "data_parallel_shard_degree x context_parallel_degree",
+  return concat("expert_parallel_degree ", ep, " does not divide the ", counted(ranks, "rank"),
+                " of ", "data_parallel_shard_degree x context_parallel_degree",
                 all ? " x tensor_parallel_degree" : "", ": give a degree that does");
 }
 

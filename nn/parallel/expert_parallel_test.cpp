@@ -3,7 +3,7 @@
 // sizes that no axis divides and ranks without tokens.
 #include "tessera/nn/parallel/expert_parallel.h"
 
-#include "tessera/core/module_path.h"
+#include "tessera/core/message.h"
 #include "tessera/core/op_row.h"
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/planner/planner.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/parallel/replicate.h"
 
+#include "tessera/core/message.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/nn/parallel/wrap_impl.h"
 
@@ -84,8 +85,8 @@ void replicate(Module& module, Mesh mesh, const std::string& axis, const Replica
 void replicate(Module& module, Mesh mesh, const std::vector<std::string>& axes,
                const ReplicatePolicy& policy) {
   if (axes.size() == 1) return replicate(module, mesh, axes[0], policy);
-  fail<UsageError>("replicate", axes.size(),
-                   " axes are given, expected one: flatten them into one axis, or use fully_shard "
+  fail<UsageError>("replicate", counted(axes.size(), "axis"),
+                   " are given, expected one: flatten them into one axis, or use fully_shard "
                    "with shard and replicate axes");
 }
 

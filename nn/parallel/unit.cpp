@@ -5,6 +5,7 @@
 // parameters and reduce their gradients. What a rank did not use runs too (Function::always), at
 // the same place, so that no rank waits for one that skipped it.
 #include "tessera/core/context.h"
+#include "tessera/core/message.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/nn/module_impl.h"
 #include "tessera/nn/parallel/unit_impl.h"
@@ -353,7 +354,7 @@ void Unit::check_values() const {
     }
   }
   if (count == 0) return;
-  fail<UsageError>(options_.pass, count, count == 1 ? " parameter has" : " parameters have",
+  fail<UsageError>(options_.pass, counted(count, "parameter"), count == 1 ? " has" : " have",
                    " no values yet (", missing, count > 8 ? ", ..." : "",
                    "): call nn::initialize(model, seed, nn::laid_out(model, mesh)) or nn::load "
                    "before the first forward");

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tessera/core/message.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/nn/parallel/wrap_impl.h"
 #include "tessera/nn/parameters_impl.h"
@@ -137,8 +138,8 @@ std::optional<UnitList> list_of(std::string_view who, std::span<Module* const> m
 
 Reshard Reshard::among(int ways) {
   if (ways < 1) {
-    fail<ValueError>("Reshard::among", ways,
-                     " ranks cannot keep a copy of the gathered parameters: give 1 (never) or "
+    fail<ValueError>("Reshard::among", counted(ways, "rank"),
+                     " cannot keep a copy of the gathered parameters: give 1 (never) or "
                      "more, or Reshard::always to keep none");
   }
   return {Kind::among, ways};
@@ -162,9 +163,9 @@ Reshard parse_reshard(std::string_view text, std::string_view who) {
 std::string reshard_fault(Reshard reshard, int64_t ranks) {
   const int ways = reshard.ways();
   if (ways == 0 || ranks % ways == 0) return {};
-  return concat(ways, " ranks cannot keep the gathered parameters of ", ranks,
-                ranks == 1 ? " rank" : " ranks",
-                " between forward and backward: give a divisor of ", ranks, ", always or never");
+  return concat(counted(ways, "rank"), " cannot keep the gathered parameters of ",
+                counted(ranks, "rank"), " between forward and backward: give a divisor of ", ranks,
+                ", always or never");
 }
 
 MicroBatch::MicroBatch(bool last)

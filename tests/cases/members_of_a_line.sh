@@ -9,7 +9,7 @@ train() {
     --dataloader.chat_template chatml $one_step --dump_folder o --overwrite
 }
 echo "{$messages}" >m.jsonl
-prints "1 documents, 25 tokens" train
+prints "1 document, 25 tokens" train
 echo "{$messages,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}" >m.jsonl
 refuses "line 1: has 'tools', which the chat template chatml does not write" train
 echo "{$messages,\"tools\":[],\"id\":7}" >m.jsonl

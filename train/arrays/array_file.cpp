@@ -5,6 +5,7 @@
 #include "tessera/train/arrays/array_file.h"
 
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/nn/io/files.h"
 
@@ -88,8 +89,9 @@ ArrayFile::ArrayFile(const std::string& path) : path_(path) {
     const auto there = static_cast<int64_t>(file_bytes_ - header_.data_offset);
     if (overflow || bytes != there) {
       fail<DataError>(kWhere, path, overflow || bytes > there ? " is cut short" : " is too long",
-                      ": its header has shape ", header_.shape_text(), ", ", width(),
-                      " bytes each, but ", there, " bytes follow; copy or write it again");
+                      ": its header has shape ", header_.shape_text(), ", ",
+                      counted(width(), "byte"), " each, but ", counted(there, "byte"),
+                      " follow; copy or write it again");
     }
     if (size_ == 0) {
       fail<DataError>(kWhere, path, " is empty: its shape is ", header_.shape_text());
@@ -114,8 +116,9 @@ ArrayFile::~ArrayFile() {
 void ArrayFile::require_whole() const {
   struct stat info {};
   if (::fstat(fd_, &info) != 0 || static_cast<size_t>(info.st_size) >= file_bytes_) return;
-  fail<DataError>(kWhere, path_, " was truncated while it was read: ", info.st_size,
-                  " bytes, expected ", file_bytes_, "; do not change data during training");
+  fail<DataError>(kWhere, path_,
+                  " was truncated while it was read: ", counted(info.st_size, "byte"),
+                  ", expected ", file_bytes_, "; do not change data during training");
 }
 
 void ArrayFile::read_bytes(size_t at, std::span<std::byte> to) const {

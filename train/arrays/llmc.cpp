@@ -2,6 +2,7 @@
 // Only the magic number, its version and the count are looked at: programs that write this format
 // leave the rest of the header zero.
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/train/arrays/array_file.h"
 
 #include <algorithm>
@@ -28,8 +29,8 @@ constexpr int32_t kEvaluationMagic = 20240522;
 
 ArrayHeader parse_llmc_header(std::string_view bytes, const std::string& path) {
   if (bytes.size() < kHeaderBytes) {
-    fail<DataError>(kWhere, path, " is cut short: ", bytes.size(), " bytes, expected a header of ",
-                    kHeaderBytes, " and the tokens");
+    fail<DataError>(kWhere, path, " is cut short: ", counted(bytes.size(), "byte"),
+                    ", expected a header of ", kHeaderBytes, " and the tokens");
   }
   std::array<int32_t, 3> header{};  // magic, version, count
   std::memcpy(header.data(), bytes.data(), sizeof header);
@@ -49,7 +50,7 @@ ArrayHeader parse_llmc_header(std::string_view bytes, const std::string& path) {
     fail<DataError>(kWhere, path, " is a shard for ", variant->made_for, " of version ", version,
                     ", expected version ", variant->version);
   }
-  if (count < 0) fail<DataError>(kWhere, path, " has a header of ", count, " tokens");
+  if (count < 0) fail<DataError>(kWhere, path, " has a header of ", counted(count, "token"));
   return {variant->type, {count}, kHeaderBytes};
 }
 

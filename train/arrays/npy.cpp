@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NumPy's header is text, a Python dict; what NumPy writes is understood, and nothing else.
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/arrays/array_file.h"
 
@@ -143,8 +144,8 @@ ArrayHeader parse_npy_header(std::string_view bytes, const std::string& path) {
   const size_t start = major == 1 ? 10 : 12;
   const size_t length = byte(8) | byte(9) << 8 | (major == 1 ? 0 : byte(10) << 16 | byte(11) << 24);
   if (bytes.size() < start || length > bytes.size() - start) {
-    fail<DataError>(kWhere, path, " ends within its header: ", bytes.size(), " bytes, expected ",
-                    start + length, " and the tokens; copy or write it again");
+    fail<DataError>(kWhere, path, " ends within its header: ", counted(bytes.size(), "byte"),
+                    ", expected ", start + length, " and the tokens; copy or write it again");
   }
   ArrayHeader header = HeaderText(bytes.substr(start, length), path).parse();
   header.data_offset = start + length;

@@ -3,6 +3,7 @@
 #include "tessera/train/chat/chat_template.h"
 
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
@@ -103,7 +104,7 @@ class Reader {
 
   ChatTemplate read(std::string_view json) {
     if (json.size() > kMostBytes)
-      stop("", "holds ", json.size(), " bytes, expected at most ", kMostBytes);
+      stop("", "holds ", counted(json.size(), "byte"), ", expected at most ", kMostBytes);
     const io::ParsedJson parsed = io::parse_json(json);
     if (!parsed.faults.empty()) stop("", parsed.faults[0]);
     if (io::first_invalid_utf8(json) != json.npos) stop("", "is not UTF-8");

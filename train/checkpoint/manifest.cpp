@@ -6,6 +6,7 @@
 
 #include "tessera/core/dtype.h"
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/json_object_impl.h"
@@ -98,8 +99,8 @@ void check_cover(const TensorEntry& entry, const std::vector<CheckpointFile>& fi
     return concat(text_of(boxes[i]), " in ", files[entry.chunks[i].file].name);
   };
   if (fault->missing != 0)
-    tensor.bad(concat("has chunks that leave ", fault->missing, " of its ", entry.shape.numel(),
-                      " elements out"));
+    tensor.bad(concat("has chunks that leave ", fault->missing, " of its ",
+                      counted(entry.shape.numel(), "element"), " out"));
   tensor.bad(concat("has chunks that overlap: ", text(fault->first), " and ", text(fault->second)));
 }
 

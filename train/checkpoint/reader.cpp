@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/checkpoint/reader.h"
 
+#include "tessera/core/message.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/nn/io/safetensors.h"
@@ -25,7 +26,7 @@ std::string size_fault(const std::string& folder, const std::string& name, uint6
   const uint64_t bytes = fs::file_size(io::below(folder, name), error);
   if (error) return fmt::format("{}: {}", name, error.message());
   if (bytes == expected) return "";
-  return fmt::format("{} has {} bytes, expected {}", name, bytes, expected);
+  return fmt::format("{} has {}, expected {}", name, counted(bytes, "byte"), expected);
 }
 
 std::string sum_fault(std::string_view what, uint32_t is, uint32_t expected) {
@@ -49,8 +50,8 @@ std::string open_listed(const std::string& folder, const CheckpointFile& listed,
                      listed.head.crc32c);
   }
   if (file->entries().size() == chunks) return "";
-  return concat(listed.name, " holds ", file->entries().size(), " chunks, but the manifest lists ",
-                chunks);
+  return concat(listed.name, " holds ", counted(file->entries().size(), "chunk"),
+                ", but the manifest lists ", chunks);
 }
 
 // What is wrong with the tensor `key` of a file; empty: nothing.

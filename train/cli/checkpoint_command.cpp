@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command checkpoint: looks at saved steps, and joins one into a single file. It needs no
 // ranks: whatever mesh wrote a step, one process reads it.
+#include "tessera/core/message.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/checkpoint/checkpoint.h"
@@ -42,7 +43,7 @@ uint64_t bytes_of(const Manifest& m) {
 }
 
 std::string summary(const Manifest& m) {
-  return fmt::format("{} files, {}{}{}", m.files.size(), mebibytes(bytes_of(m)),
+  return fmt::format("{}, {}{}{}", counted(m.files.size(), "file"), mebibytes(bytes_of(m)),
                      m.mesh.empty() ? "" : ", written on " + m.mesh,
                      m.has_optimizer() ? "" : ", the model alone");
 }
@@ -54,7 +55,7 @@ int list(const std::vector<std::string>& steps, const CheckpointCommandConfig&, 
     try {
       out << summary(CheckpointReader(*step).manifest()) << '\n';
     } catch (const Error& error) {
-      out << "incomplete: " << io::excerpt(error.what(), 1000) << '\n';
+      out << "incomplete: " << io::message_lines(error.what()) << '\n';
     }
   }
   return 0;
@@ -68,10 +69,10 @@ void print_part(std::ostream& out, std::string_view title, const TensorEntries& 
     for (const ChunkEntry& chunk : entry.chunks) files.push_back(chunk.file);
     std::ranges::sort(files);
     files.erase(std::unique(files.begin(), files.end()), files.end());
-    out << fmt::format(
-        "  {}  {}[{}]  {} chunks in {}\n", io::excerpt(name), tessera::name(entry.dtype),
-        fmt::join(entry.shape.begin(), entry.shape.end(), ", "), entry.chunks.size(),
-        files.size() == 1 ? m.files[files[0]].name : fmt::format("{} files", files.size()));
+    out << fmt::format("  {}  {}[{}]  {} in {}\n", io::excerpt(name), tessera::name(entry.dtype),
+                       fmt::join(entry.shape.begin(), entry.shape.end(), ", "),
+                       counted(entry.chunks.size(), "chunk"),
+                       files.size() == 1 ? m.files[files[0]].name : counted(files.size(), "file"));
   }
 }
 
@@ -104,7 +105,7 @@ int verify(const std::vector<std::string>& steps, const CheckpointCommandConfig&
       out << fmt::format("{}: whole, {}\n", *step, summary(reader.manifest()));
     } catch (const Error& error) {
       status = 1;
-      out << fmt::format("{}: {}\n", *step, io::excerpt(error.what(), 4000));
+      out << fmt::format("{}: {}\n", *step, io::message_lines(error.what()));
     }
   }
   return status;

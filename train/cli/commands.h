@@ -3,6 +3,7 @@
 // returns the exit status; its help lists its fields. ConfigError for wrong usage.
 #pragma once
 
+#include "tessera/core/message.h"
 #include "tessera/models/config/fields.h"
 #include "tessera/train/config/config.h"
 
@@ -56,7 +57,8 @@ std::pair<C, std::vector<std::string>> parsed_folders(Arguments arguments, size_
   if (!config.folder.empty()) folders.push_back(config.folder);
   if (folders.empty()) faults.emplace_back("[--folder] is missing: give the folder of a run");
   if (folders.size() > most)
-    faults.push_back(concat("[--folder] ", folders.size(), " folders are given, expected ", most));
+    faults.push_back(
+        concat("[--folder] ", counted(folders.size(), "folder"), " are given, expected ", most));
   config::throw_if_any(faults);
   return {config, folders};
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command data. It installs no signal handlers: what a killed preparation has finished is whole
 // at any moment, and the same command goes on from there.
+#include "tessera/core/message.h"
 #include "tessera/core/process.h"
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/cli/interruption.h"
@@ -51,7 +52,7 @@ class Bar {
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     const double share =
         p.all_bytes > 0 ? static_cast<double>(p.bytes) / static_cast<double>(p.all_bytes) : 1;
-    std::string facts = fmt::format("{:.0f}%  {} tokens", 100 * share, with_separators(p.tokens));
+    std::string facts = fmt::format("{:.0f}%  {}", 100 * share, with_separators(p.tokens, "token"));
     if (seconds > 0) {
       const double rate = static_cast<double>(p.tokens - first_) / seconds;
       facts += fmt::format("  {}/s", with_separators(static_cast<int64_t>(rate)));
@@ -97,10 +98,12 @@ int prepare(Arguments arguments, std::ostream& out) {
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (progress.resumed_shards > 0)
-    out << progress.resumed_shards << " shards of an interrupted preparation were kept\n";
-  out << fmt::format("wrote {}: {} tokens, {} documents, {} {}, {:.1f} s\n", c.options.out,
-                     with_separators(index.tokens()), with_separators(index.documents()),
-                     index.shards.size(), index.shards.size() == 1 ? "shard" : "shards", seconds);
+    out << "kept " << counted(progress.resumed_shards, "shard")
+        << " of an interrupted preparation\n";
+  out << fmt::format("wrote {}: {}, {}, {}, {:.1f} s\n", c.options.out,
+                     with_separators(index.tokens(), "token"),
+                     with_separators(index.documents(), "document"),
+                     counted(index.shards.size(), "shard"), seconds);
   return 0;
 }
 
@@ -117,8 +120,8 @@ int verify(Arguments arguments, std::ostream& out) {
   for (const std::string& fault : faults) out << fault << '\n';
   if (!faults.empty()) return 1;
   const DataIndex index = read_index(folder);
-  out << fmt::format("{} is whole: {} tokens, {} documents\n", folder,
-                     with_separators(index.tokens()), with_separators(index.documents()));
+  out << fmt::format("{} is whole: {}, {}\n", folder, with_separators(index.tokens(), "token"),
+                     with_separators(index.documents(), "document"));
   return 0;
 }
 

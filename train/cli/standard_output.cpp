@@ -5,6 +5,8 @@
 // not throw.
 #include "tessera/train/cli/standard_output.h"
 
+#include "tessera/core/message.h"
+
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -101,7 +103,7 @@ void StandardOutput::queue(const std::string& bytes, size_t most) {
       return;
     }
     if (const int64_t lines = std::exchange(dropped_, 0); lines > 0)
-      queued_ += concat("[", lines, " lines were dropped here, because nobody read]\n");
+      queued_ += concat("[dropped ", counted(lines, "line"), " here, because nobody read]\n");
     queued_ += bytes;
   }
   changed_.notify_all();

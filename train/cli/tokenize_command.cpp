@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shows how a tokenizer splits text: each token in a colour of its own on a terminal, between bars
 // elsewhere; then the ids.
+#include "tessera/core/message.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/data/text_reader.h"
@@ -55,7 +56,7 @@ int run(Arguments arguments, std::ostream& out, const Catalogue&) {
     tokenizer->append(text, ids);
     if (!c.ids) {
       out << pieces(*tokenizer, ids, color);
-      out << ids.size() << " tokens of " << text.size() << " bytes:";
+      out << counted(ids.size(), "token") << " of " << counted(text.size(), "byte") << ":";
     }
     for (size_t i = 0; i < ids.size(); ++i) out << (i == 0 && c.ids ? "" : " ") << ids[i];
     out << '\n';

@@ -66,14 +66,14 @@ int run(Arguments arguments, std::ostream& out, const Catalogue&) {
     }
   }
   if (trainer.words() == 0) fail<DataError>("tokenizer train", "the files are empty; give text");
-  out << with_separators(bytes) << " bytes, "
-      << with_separators(static_cast<int64_t>(trainer.words())) << " distinct words\n";
+  out << with_separators(bytes, "byte") << ", "
+      << with_separators(static_cast<int64_t>(trainer.words()), "distinct word") << "\n";
   io::require_writable_folder(c.out, "--out");
   const std::vector<TokenizerFile> files = trainer.train();
   for (const TokenizerFile& file : files)
     io::write_file_atomically((std::filesystem::path(c.out) / file.name).string(), file.bytes);
   const int64_t made = make_tokenizer(files)->vocabulary();
-  out << "wrote " << c.out << ": " << with_separators(made) << " tokens"
+  out << "wrote " << c.out << ": " << with_separators(made, "token")
       << (made < c.training.vocabulary ? ", since the text has no more pairs" : "") << '\n';
   return 0;
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tessera/core/message.h"
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/monitor/chrome_trace.h"
 
@@ -80,7 +81,7 @@ int run(Arguments arguments, std::ostream& out, const Catalogue&) {
   }
   const std::string to = (fs::path(folder) / "trace.json").string();
   join_traces(paths, to);
-  out << "wrote " << to << ", of " << paths.size() << " ranks\n";
+  out << "wrote " << to << ", of " << counted(paths.size(), "rank") << "\n";
   return 0;
 }
 

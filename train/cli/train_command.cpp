@@ -2,6 +2,7 @@
 // Checks the configuration and the memory, and installs signal handlers, before ranks start. The
 // reader of the output may leave or stall: the run and its files do not depend on it.
 #include "tessera/core/cuda_backend.h"
+#include "tessera/core/message.h"
 #include "tessera/core/out_of_memory.h"
 #include "tessera/core/process.h"
 #include "tessera/dist/launch/run.h"
@@ -33,7 +34,7 @@ void print_estimate(const Config& config, const HostRanks& ranks, std::ostream& 
   const MemoryEstimate e = estimate_memory(config, ranks.all);
   const FreeMemory free = free_memory();
   out << "memory that a rank of " << ranks.all << " needs to train " << config.title() << ":\n"
-      << memory_table(e) << ranks.of_host << (ranks.of_host == 1 ? " rank" : " ranks")
+      << memory_table(e) << counted(ranks.of_host, "rank")
       << " on this host: " << byte_count(e.total * ranks.of_host) << '\n';
   if (free.host != FreeMemory::kUnknown)
     out << "free: " << byte_count(free.host) << " (" << free.host_source << ")\n";

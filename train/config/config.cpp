@@ -3,6 +3,7 @@
 // its range.
 #include "tessera/train/config/config.h"
 
+#include "tessera/core/message.h"
 #include "tessera/models/hugging_face.h"
 #include "tessera/nn/io/utf8.h"
 
@@ -183,7 +184,7 @@ int64_t TrainingConfig::micro_batches(int64_t parts) const {
   if (global_batch_size < 1 || global_batch_size % at_once != 0) {
     fail<ConfigError>("--training.global_batch_size", global_batch_size,
                       " is not a multiple of --training.local_batch_size ", local_batch_size, " x ",
-                      parts, parts == 1 ? " rank" : " ranks", " = ", at_once);
+                      counted(parts, "rank"), " = ", at_once);
   }
   return global_batch_size / at_once;
 }

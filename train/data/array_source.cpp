@@ -3,6 +3,7 @@
 // unless a file is so large that the check would take long; those of prepared data, which are of
 // the right tokenizer, when they are read.
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/train/arrays/array_file.h"
 #include "tessera/train/data/data_index.h"
 #include "tessera/train/data/token_source.h"
@@ -115,8 +116,8 @@ std::string tokenizer_text(const std::vector<TokenizerEntry>& files) {
   if (files.empty()) return "bytes as tokens";
   std::string text;
   for (const auto& [name, sum] : files) {
-    text += fmt::format("{}{} ({} bytes, CRC-32C {:08x})", text.empty() ? "" : ", ",
-                        printable(name), sum.bytes, sum.crc32c);
+    text += fmt::format("{}{} ({}, CRC-32C {:08x})", text.empty() ? "" : ", ", printable(name),
+                        counted(sum.bytes, "byte"), sum.crc32c);
   }
   return text;
 }

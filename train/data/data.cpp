@@ -4,6 +4,7 @@
 // prepares rows ahead. The rank creates the tensors, in its Context.
 #include "tessera/train/data/data.h"
 
+#include "tessera/core/message.h"
 #include "tessera/core/rng.h"
 #include "tessera/models/config/collect_impl.h"
 #include "tessera/nn/io/utf8.h"
@@ -176,7 +177,7 @@ Part find_checked(const DataConfig& config, const MixturePart& part, const Batch
   found.config.begin_id = -1;
   if (tokenizer.vocabulary() > plan.vocabulary) {
     fail<ConfigError>("--model.vocab_size", plan.vocabulary, " is below the tokenizer's ",
-                      tokenizer.vocabulary(), " tokens; give at least as many");
+                      counted(tokenizer.vocabulary(), "token"), "; give at least as many");
   }
   return found;
 }
@@ -348,8 +349,8 @@ class DataLoader::Worker {
   Batch next() {
     const DataInfo& data = info();
     if (queue_.next_row() >= end_of(data)) {
-      fail<ValueError>(plan_.path_field, data.path, " holds ", data.windows,
-                       " rows, asked for those from ", queue_.next_row());
+      fail<ValueError>(plan_.path_field, data.path, " holds ", counted(data.windows, "row"),
+                       ", asked for those from ", queue_.next_row());
     }
     const Made made = queue_.take();
     if (made.error) std::rethrow_exception(made.error);

@@ -4,6 +4,7 @@
 #include "tessera/train/data/data_index.h"
 
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/json_impl.h"
@@ -99,8 +100,8 @@ ArrayFile opened(const std::string& path, ElementType type, int64_t elements) {
   const ArrayHeader& header = file.header();
   if (header.type != type || header.shape.size() != 1 || file.size() != elements) {
     fail<DataError>(kWhere, path, " holds an array of shape ", header.shape_text(), ", ",
-                    file.width(), " bytes each, but ", kDataIndexFile, " says ", elements, " of ",
-                    width_of(type), " bytes; prepare the data again");
+                    counted(file.width(), "byte"), " each, but ", kDataIndexFile, " says ",
+                    elements, " of ", counted(width_of(type), "byte"), "; prepare the data again");
   }
   return file;
 }

@@ -4,6 +4,7 @@
 #include "tessera/train/data/fine_tuning_rows.h"
 
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/data/packing.h"
 #include "tessera/train/data/text_reader.h"
@@ -143,8 +144,8 @@ class FineTuningRows final : public RowSource {
     const size_t most = seq_len_ + 1;
     if (made.ids.size() > most) {
       if (long_examples_ == "refuse") {
-        fail<DataError>("data", path, ", line ", line, " is ", made.ids.size(),
-                        " tokens, but a row of seq_len ", seq_len_, " has room for ", most,
+        fail<DataError>("data", path, ", line ", line, " is ", counted(made.ids.size(), "token"),
+                        ", but a row of seq_len ", seq_len_, " has room for ", most,
                         "; give a larger seq_len, or --dataloader.long_examples cut or drop");
       }
       ++counts_.too_long;
@@ -169,8 +170,8 @@ class FineTuningRows final : public RowSource {
   void pack(const DataFiles& files, const DataConfig& config, const BatchPlan& plan) {
     if (ends_.empty()) {
       fail<DataError>(plan.path_field, config.path,
-                      " holds no example to learn from: ", counts_.read, " lines, of which ",
-                      counts_.without_target, " have no target and ",
+                      " holds no example to learn from: ", counted(counts_.read, "line"),
+                      ", of which ", counts_.without_target, " have no target and ",
                       long_examples_ == "drop" ? counts_.too_long : 0, " are too long for seq_len ",
                       plan.seq_len);
     }
@@ -188,10 +189,10 @@ class FineTuningRows final : public RowSource {
   [[nodiscard]] std::string details() const {
     const auto room = info_.windows * static_cast<int64_t>(seq_len_);
     const int64_t inputs = info_.tokens - info_.documents;
-    std::string text = concat("fine-tuning: ", counts_.targets, " targets, ", inputs * 100 / room,
-                              " % of the rows filled");
+    std::string text = concat("fine-tuning: ", counted(counts_.targets, "target"), ", ",
+                              inputs * 100 / room, " % of the rows filled");
     const auto note = [&](int64_t count, std::string_view what) {
-      if (count > 0) text += concat(", ", count, count == 1 ? " example " : " examples ", what);
+      if (count > 0) text += concat(", ", counted(count, "example"), " ", what);
     };
     note(counts_.too_long,
          long_examples_ == "drop" ? "longer than a row left out" : "cut at the end of a row");

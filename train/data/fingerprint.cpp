@@ -4,6 +4,7 @@
 #include "tessera/train/data/fingerprint.h"
 
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/train/data/token_source.h"
 #include "tessera/train/tokenizer/tokenizer.h"
@@ -84,7 +85,7 @@ bool same_data(const DataFile& a, const DataFile& b) {
 }
 
 std::string DataFile::text() const {
-  return fmt::format("{} bytes, checksum {:08x}", bytes, crc32c);
+  return fmt::format("{}, checksum {:08x}", counted(bytes, "byte"), crc32c);
 }
 
 DataFingerprint fingerprint_data(const std::string& path, const std::string& field) {
@@ -112,7 +113,7 @@ std::vector<std::string> data_differences(const DataFingerprint& before,
     gone.erase(at);
     if (file.bytes != old.bytes) {
       differences.push_back(
-          fmt::format("{} has {} bytes, had {}", file.name, file.bytes, old.bytes));
+          fmt::format("{} has {}, had {}", file.name, counted(file.bytes, "byte"), old.bytes));
     } else if (file.crc32c != old.crc32c) {
       differences.push_back(fmt::format("{} has the checksum {:08x}, had {:08x}", file.name,
                                         file.crc32c, old.crc32c));

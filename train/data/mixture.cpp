@@ -6,6 +6,7 @@
 // the weights sum up to all differences are zero, so the order of one period is kept.
 #include "tessera/train/data/mixture.h"
 
+#include "tessera/core/message.h"
 #include "tessera/models/config/fields.h"
 #include "tessera/nn/io/utf8.h"
 
@@ -78,7 +79,7 @@ std::vector<MixturePart> parse_mixture(const std::vector<std::string>& parts,
   if (mixture.size() > kMostParts)
     fault(mixture.size(), " data sets, expected at most ", kMostParts, "; join some in a folder");
   if (faults.empty() && sum > kMostRows) {
-    fault("the weights come out even after ", sum, " rows, expected at most ", kMostRows,
+    fault("the weights come out even after ", counted(sum, "row"), ", expected at most ", kMostRows,
           "; round them");
   }
   config::throw_if_any(faults);

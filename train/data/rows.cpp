@@ -5,6 +5,7 @@
 #include "tessera/train/data/rows.h"
 
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/train/data/fine_tuning_rows.h"
 
 #include <algorithm>
@@ -67,10 +68,10 @@ class TokenRows final : public RowSource {
   void cut_rows(const DataFiles& files, const BatchPlan& plan) {
     const int64_t length = source_->row_length();
     if (length != plan.seq_len + 1) {
-      fail<DataError>(plan.path_field, files.paths[0], " holds rows of ", length,
-                      " tokens, but a seq_len of ", plan.seq_len, " needs rows of ",
-                      plan.seq_len + 1, ", its inputs and the token after them; set seq_len to ",
-                      length - 1, " or make rows of that length");
+      fail<DataError>(plan.path_field, files.paths[0], " holds rows of ", counted(length, "token"),
+                      ", but a seq_len of ", plan.seq_len, " needs rows of ", plan.seq_len + 1,
+                      ", its inputs and the token after them; set seq_len to ", length - 1,
+                      " or make rows of that length");
     }
     stride_ = length;
     info_.windows = info_.tokens / length;
@@ -79,8 +80,7 @@ class TokenRows final : public RowSource {
     const int64_t t = plan.seq_len, targets = info_.tokens - 1;
     info_.windows = plan.evaluation ? (targets + t - 1) / t : targets / t;
     if (info_.windows >= 1) return;
-    fail<DataError>(plan.path_field, config.path, " holds ", info_.tokens,
-                    info_.tokens == 1 ? " token" : " tokens",
+    fail<DataError>(plan.path_field, config.path, " holds ", counted(info_.tokens, "token"),
                     files.paths.size() > 1 ? " in all" : "", ", too few for one window of seq_len ",
                     plan.evaluation ? 1 : t,
                     " and the token after it; give more data or a smaller seq_len");

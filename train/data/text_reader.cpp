@@ -4,6 +4,7 @@
 #include "tessera/train/data/text_reader.h"
 
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
@@ -415,8 +416,8 @@ void read_lines(const std::string& path, const std::function<void(std::string_vi
       block.remove_prefix(end + 1);
     }
     if (pending.size() + block.size() > most_bytes)
-      fail<DataError>(kWhere, path, ", line ", number + 1, " is longer than ", most_bytes,
-                      " bytes");
+      fail<DataError>(kWhere, path, ", line ", number + 1, " is longer than ",
+                      counted(most_bytes, "byte"));
     pending += block;
     if (stop.stop_requested()) return;
   }

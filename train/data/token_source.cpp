@@ -22,7 +22,7 @@ constexpr std::string_view kWhere = "data";
 
 std::string data_files_line(std::string_view listing, std::string_view what,
                             std::string_view folder) {
-  return concat(what, " files", folder.empty() ? "" : " of ", folder, ": ", listing);
+  return concat(std::string(what) + " files", folder.empty() ? "" : " of ", folder, ": ", listing);
 }
 
 DataFiles find_data(const std::string& path, const std::string& field) {

@@ -3,6 +3,7 @@
 
 #include "tessera/core/error.h"
 #include "tessera/core/float_types.h"
+#include "tessera/core/message.h"
 #include "tessera/nn/io/files.h"
 
 #include <algorithm>
@@ -111,8 +112,8 @@ void write_gguf(const std::string& path, const std::vector<GgufKey>& keys,
       std::string bytes = data_of(i);
       const uint64_t expected = bytes_of(tensors[i]);
       if (bytes.size() != expected)
-        fail<UsageError>("gguf", tensors[i].name, " has ", bytes.size(), " bytes, expected ",
-                         expected);
+        fail<UsageError>("gguf", tensors[i].name, " has ", counted(bytes.size(), "byte"),
+                         ", expected ", expected);
       bytes.resize(aligned(expected), '\0');
       write(bytes);
     }

@@ -5,6 +5,7 @@
 #include "tessera/train/memory/estimate.h"
 
 #include "tessera/core/context.h"
+#include "tessera/core/message.h"
 #include "tessera/core/meta_memory.h"
 #include "tessera/core/op_row.h"
 #include "tessera/core/scopes.h"
@@ -389,7 +390,8 @@ std::string check_memory(const Config& config, const HostRanks& ranks, const Fre
     if (e.total <= room.bytes / room.ranks) continue;
     const std::string what = concat(
         "training needs about ", byte_count(e.total * room.ranks),
-        room.ranks > 1 ? concat(" (", room.ranks, " ranks of ", byte_count(e.total), ')') : "",
+        room.ranks > 1 ? concat(" (", counted(room.ranks, "rank"), " of ", byte_count(e.total), ')')
+                       : "",
         ", and ", byte_count(room.bytes), " are free (", room.source,
         "); the largest parts of a rank: ", largest_parts(e.parts));
     if (e.counted > room.bytes / room.ranks)

@@ -5,6 +5,7 @@
 #include "tessera/train/monitor/metrics.h"
 
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
@@ -54,6 +55,10 @@ std::string with_separators(int64_t value) {
     digits.insert(static_cast<size_t>(i), ",");
   }
   return digits;
+}
+
+std::string with_separators(int64_t value, std::string_view noun) {
+  return concat(with_separators(value), ' ', noun_after(value, noun));
 }
 
 std::string duration(double seconds) {

@@ -53,6 +53,8 @@ TESSERA_API std::string step_line(const StepRecord& record, const StepFacts& fac
 [[nodiscard]] TESSERA_API std::optional<double> mfu_of(double flops, double ceiling, bool holds);
 /// 1234567 as "1,234,567".
 TESSERA_API std::string with_separators(int64_t value);
+/// The same with its noun, given in the singular: `1,234 tokens`.
+TESSERA_API std::string with_separators(int64_t value, std::string_view noun);
 /// 3725 seconds as "1h 02m".
 TESSERA_API std::string duration(double seconds);
 /// 1536 as "1.5 KiB".

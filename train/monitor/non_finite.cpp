@@ -3,7 +3,7 @@
 // communicate. It replaces an existing op hook until it ends.
 #include "tessera/train/monitor/non_finite.h"
 
-#include "tessera/core/module_path.h"
+#include "tessera/core/message.h"
 #include "tessera/core/op_row.h"
 #include "tessera/dist/dtensor.h"
 

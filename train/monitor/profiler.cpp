@@ -10,7 +10,7 @@
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/error.h"
 #include "tessera/core/hooks.h"
-#include "tessera/core/module_path.h"
+#include "tessera/core/message.h"
 #include "tessera/core/process.h"
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
@@ -134,7 +134,7 @@ class Profiler::Recorder final : public Interceptor {
     }
     if (works.dropped > 0)
       trace_->name_thread(kFirstStream + static_cast<int>(streams.size()),
-                          concat(works.dropped, " records of ", device_, " are missing"));
+                          concat("without ", counted(works.dropped, "record"), " of ", device_));
   }
 
   void write_collectives() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/parallel/context.h"
 
+#include "tessera/core/message.h"
 #include "tessera/train/parallel/parallelism.h"
 
 namespace tessera::train {
@@ -30,8 +31,9 @@ Faults conflicts(const ParallelismConfig& p) {
                    ": give a degree that does")};
   }
   if (heads > 1 && heads < cp && p.context_parallel_rotate_method != ContextMethod::ring) {
-    return {concat("[--parallelism.context_parallel_ulysses_degree] ", heads, " of ", cp,
-                   " ranks exchange heads, and keys go round: give "
+    return {concat("[--parallelism.context_parallel_ulysses_degree] ", heads, " of ",
+                   counted(cp, "rank"),
+                   " exchange heads, and keys go round: give "
                    "--parallelism.context_parallel_rotate_method alltoall, or degree 1 or ",
                    cp)};
   }
@@ -52,8 +54,8 @@ Faults faults(const PassFacts& facts) {
 std::string announce(const ParallelismConfig& p) {
   const std::optional<nn::ContextParallelOptions> cut = p.sequence_cut();
   if (!cut) return {};
-  return concat("sequences: cut into ", p.context_parallel_degree, " parts, balanced by ",
-                cut->balancer, ", keys by ", cut->method);
+  return concat("sequences: cut into ", counted(p.context_parallel_degree, "part"),
+                ", balanced by ", cut->balancer, ", keys by ", cut->method);
 }
 
 }  // namespace

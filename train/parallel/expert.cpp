@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/parallel/expert.h"
 
+#include "tessera/core/message.h"
 #include "tessera/models/config/collect_impl.h"
 #include "tessera/train/parallel/parallelism.h"
 
@@ -26,8 +27,8 @@ Faults faults(const PassFacts& facts) {
     for (const int64_t n : counts) {
       if (n % ep == 0) continue;
       faults.push_back(concat("[--parallelism.expert_parallel_degree] ", ep,
-                              " does not divide the ", n,
-                              " experts of a layer: give a degree that does"));
+                              " does not divide the ", counted(n, "expert"),
+                              " of a layer: give a degree that does"));
     }
   }
   if (facts.ranks > 0)

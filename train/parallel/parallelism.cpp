@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/parallel/parallelism.h"
 
+#include "tessera/core/message.h"
 #include "tessera/models/config/collect_impl.h"
 
 #include <algorithm>
@@ -40,7 +41,7 @@ std::string degrees_text(const std::vector<PassAxis>& axes) {
                     rest         ? ""
                     : ranks == 1 ? "is "
                                  : "are ",
-                    ranks, ranks == 1 ? " rank" : " ranks", ": give ",
+                    counted(ranks, "rank"), ": give ",
                     rest ? "degrees that do"
                          : concat("degrees that multiply to ", ranks,
                                   ", or data_parallel_shard_degree -1 for the rest"),

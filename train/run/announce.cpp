@@ -3,6 +3,7 @@
 
 #include "tessera/core/context.h"
 #include "tessera/core/cuda_backend.h"
+#include "tessera/core/message.h"
 #include "tessera/core/process.h"
 #include "tessera/dist/nccl/nccl.h"
 #include "tessera/kernels/attention/device_path.h"
@@ -49,7 +50,8 @@ void announce_device(Device device, const Print& print) {
                       byte_count(cuda.device_memory(device.index))));
     return;
   }
-  print(fmt::format("device: cpu, {} threads, {}, {}", Context::current().options.threads,
+  print(fmt::format("device: cpu, {}, {}, {}",
+                    counted(Context::current().options.threads, "thread"),
                     isa_name(Process::get().isa()), byte_count(machine_memory())));
 }
 
@@ -84,7 +86,7 @@ void announce_attention(const Config& c, const RunParts& parts, const Print& pri
                           choice.why_not_cudnn == kNoCudnn ? "no cuDNN: " + cudnn_text()
                                                            : std::string(choice.why_not_cudnn));
     std::string line =
-        fmt::format("attention: {} heads of {}, {}{}: {}", name(call.dtype), of.head_dim,
+        fmt::format("attention: {}, heads of {}, {}{}: {}", name(call.dtype), of.head_dim,
                     concat(kind.mask), documents ? " & document" : "", by);
     if (std::ranges::find(lines, line) == lines.end()) lines.push_back(std::move(line));
   }
@@ -94,12 +96,13 @@ void announce_attention(const Config& c, const RunParts& parts, const Print& pri
 void announce_data(const Config& c, const RunParts& parts, const Print& print) {
   if (parts.data) {
     for (const DataInfo& data : parts.data->sources()) {
-      print(fmt::format(
-          "data: {}, {}{} tokens, {} windows of {}{}{}{}", data.path,
-          data.documents > 0 ? fmt::format("{} documents, ", with_separators(data.documents)) : "",
-          with_separators(data.tokens), with_separators(data.windows), c.training.seq_len,
-          data.share < 1 ? fmt::format(", {:.4g} % of the rows", 100 * data.share) : "",
-          data.document_tokens.empty() ? "" : ", ", data.document_tokens));
+      print(
+          fmt::format("data: {}, {}{}, {} of {}{}{}{}", data.path,
+                      data.documents > 0 ? with_separators(data.documents, "document") + ", " : "",
+                      with_separators(data.tokens, "token"),
+                      with_separators(data.windows, "window"), c.training.seq_len,
+                      data.share < 1 ? fmt::format(", {:.4g} % of the rows", 100 * data.share) : "",
+                      data.document_tokens.empty() ? "" : ", ", data.document_tokens));
       for (const std::string& line : data.notes()) print(line);
     }
   }
@@ -129,7 +132,7 @@ void announce_mesh(const Config& c, const RunParts& parts, const Print& print) {
   print(fmt::format("mesh: {}, {}", parts.mesh.text(),
                     rows == parts.mesh.size() ? "each rank reads its own rows"
                     : rows == 1               ? "all ranks read the same rows"
-                                              : fmt::format("rows cut into {} parts", rows)));
+                                              : "rows cut into " + counted(rows, "part")));
   for (const ParallelPass& pass : parallel_passes()) {
     const std::string line = pass.announce ? pass.announce(c.parallelism) : "";
     if (!line.empty()) print(line);
@@ -146,17 +149,18 @@ void announce_training(const Config& c, const RunParts& parts, const Print& prin
   if (!c.optimizer.param_groups.empty())
     groups = parameter_groups(c.optimizer, nn::named_parameters(*parts.model));
   for (const PatternGroup& g : groups) {
-    print(fmt::format("parameter group: {}, {} tensors, lr {:g}, weight decay {:g}",
-                      g.pattern.empty() ? "all others" : g.pattern, g.parameters.size(),
-                      g.options.lr, g.options.weight_decay));
+    print(fmt::format("parameter group: {}, {}, lr {:g}, weight decay {:g}",
+                      g.pattern.empty() ? "all others" : g.pattern,
+                      counted(g.parameters.size(), "tensor"), g.options.lr,
+                      g.options.weight_decay));
   }
   const Feed& feed = *parts.feed;
-  print(fmt::format(
-      "training: {} steps of {} x {} = {} tokens in {} micro-batches on {}, lr {:g}, warm-up {} "
-      "steps, seed {}, into {}",
-      c.training.steps, feed.rows_per_step(), c.training.seq_len,
-      with_separators(feed.tokens_per_step()), feed.micro_batches(), parts.mesh.text(),
-      c.optimizer.lr, c.lr_scheduler.warmup_steps, c.debug.seed, c.dump_folder));
+  print(
+      fmt::format("training: {} of {} x {} = {} in {} on {}, lr {:g}, warm-up {}, seed {}, into {}",
+                  counted(c.training.steps, "step"), feed.rows_per_step(), c.training.seq_len,
+                  with_separators(feed.tokens_per_step(), "token"),
+                  counted(feed.micro_batches(), "micro-batch"), parts.mesh.text(), c.optimizer.lr,
+                  counted(c.lr_scheduler.warmup_steps, "step"), c.debug.seed, c.dump_folder));
 }
 
 }  // namespace
@@ -177,8 +181,8 @@ void announce(const RunFacts& run, const RunParts& parts, const Print& print) {
 void announce_connections(const Print& print) {
   const auto [communicators, seconds, bytes] = nccl_connections();
   if (communicators == 0) return;
-  print(fmt::format("NCCL: {} communicator{} connected in {:.2f} s, about {} of device memory",
-                    communicators, communicators == 1 ? "" : "s", seconds, byte_count(bytes)));
+  print(fmt::format("NCCL: {} connected in {:.2f} s, about {} of device memory",
+                    counted(communicators, "communicator"), seconds, byte_count(bytes)));
 }
 
 void announce_refusals(const Print& print) {

@@ -282,8 +282,8 @@ TEST_F(MicroBatchTest, ACheckpointThatCountedBatchesIsReadWhereTheBatchIsTheSame
                        "is 3: ");
   EXPECT_EQ(run(train("a", {"--training.steps", "4"})), 0) << err_.str();
   TESSERA_EXPECT_HOLDS(out_.str(),
-                       "step-3 counted 3 global batches, not rows: they are taken for "
-                       "6 rows, as of 1 ranks");
+                       "step-3 counted 3 global batches, not rows: taken for "
+                       "6 rows, as of 1 rank");
   const std::string next = path("a/checkpoint/step-4/manifest.json");
   EXPECT_EQ(parse_manifest(io::read_file(next), next).progress.data_rows, 8);
 }

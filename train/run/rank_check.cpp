@@ -6,6 +6,7 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/core/cuda_backend.h"
+#include "tessera/core/message.h"
 #include "tessera/core/parallel.h"
 #include "tessera/core/process.h"
 #include "tessera/dist/dtensor.h"
@@ -240,7 +241,7 @@ void RankFacts::add_tokenizer(const std::string& path, const std::string& field)
 void RankFacts::add_tokenizer(std::span<const TokenizerFile> files, const std::string& field) {
   for (const TokenizerFile& file : files) {
     add(concat(file.name, " of ", field),
-        concat(file.bytes.size(), " bytes, CRC-32C ", io::crc32c(file.bytes)));
+        concat(counted(file.bytes.size(), "byte"), ", CRC-32C ", io::crc32c(file.bytes)));
   }
 }
 

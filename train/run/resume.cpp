@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/run/resume.h"
 
+#include "tessera/core/message.h"
 #include "tessera/core/scopes.h"
 #include "tessera/train/checkpoint/differences.h"
 #include "tessera/train/checkpoint/loading.h"
@@ -56,15 +57,16 @@ int64_t rows_taken(const RunFacts& run, const Feed& feed, const CheckpointReader
         field != "ranks")
       continue;
     fail<DataError>("checkpoint", from.path(), " is of an earlier version, which counted ",
-                    *m.data_batches, " global batches taken from the data and not their rows, and ",
-                    field, " was ", before, ", here it is ", now,
+                    counted(*m.data_batches, "global batch"),
+                    " taken from the data and not their rows, and ", field, " was ", before,
+                    ", here it is ", now,
                     ": resume with the batch size and ranks of then and save, or begin the data "
                     "anew with --checkpoint.exclude_from_loading dataloader");
   }
   const int64_t rows = *m.data_batches * feed.rows_per_step();
-  print(fmt::format(
-      "warning: {} counted {} global batches, not rows: they are taken for {} rows, as of {} ranks",
-      from.path(), *m.data_batches, rows, feed.share().parts));
+  print(fmt::format("warning: {} counted {}, not rows: taken for {}, as of {}", from.path(),
+                    counted(*m.data_batches, "global batch"), counted(rows, "row"),
+                    counted(feed.share().parts, "rank")));
   return rows;
 }
 

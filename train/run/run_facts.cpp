@@ -2,6 +2,7 @@
 #include "tessera/train/run/run_facts.h"
 
 #include "tessera/core/context.h"
+#include "tessera/core/message.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/dist/world.h"
 #include "tessera/nn/io/utf8.h"
@@ -66,8 +67,8 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const Config& config) {
     if (!tokenizer) tokenizer = train::open_tokenizer(path, "hf_assets_path");
     if (path.empty() || tokenizer->vocabulary() <= config.model.vocab_size()) return;
     fail<ConfigError>("--model.vocab_size", config.model.vocab_size(), " is below the ",
-                      tokenizer->vocabulary(), " tokens of --hf_assets_path ", io::excerpt(path),
-                      "; give at least as many");
+                      counted(tokenizer->vocabulary(), "token"), " of --hf_assets_path ",
+                      io::excerpt(path), "; give at least as many");
   };
   // An import names its own folder.
   const bool of_the_model =

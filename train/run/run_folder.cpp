@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/run/run_folder.h"
 
+#include "tessera/core/message.h"
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/train/ranks/ranks.h"
 
@@ -73,9 +74,10 @@ std::string RunFolder::results_in_the_way(const Config& config, const Print& pri
     return "";
   }
   if (!steps.empty()) {
-    found.push_back(steps.size() == 1 ? checkpoints_.folder_of(steps[0])
-                                      : fmt::format("{} checkpoints up to {}", steps.size(),
-                                                    checkpoints_.folder_of(steps.back())));
+    found.push_back(steps.size() == 1
+                        ? checkpoints_.folder_of(steps[0])
+                        : fmt::format("{} up to {}", counted(steps.size(), "checkpoint"),
+                                      checkpoints_.folder_of(steps.back())));
   }
   return fmt::format(
       "{} holds the results of another run ({}), which are kept: give another --dump_folder, or "

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/run/samples.h"
 
+#include "tessera/core/message.h"
 #include "tessera/train/generate/generate.h"
 
 #include <fmt/format.h>
@@ -11,7 +12,7 @@ namespace {
 // Empty: samples can be made.
 std::string why_none(const Tokenizer& tokenizer, int64_t known) {
   if (const int64_t ids = tokenizer.vocabulary(); ids > known)
-    return fmt::format("the tokenizer has {} tokens, the model {}", ids, known);
+    return fmt::format("the tokenizer has {}, the model {}", counted(ids, "token"), known);
   return std::string(tokenizer.missing());
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/step/evaluate.h"
 
+#include "tessera/core/message.h"
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/train/monitor/step_values.h"
@@ -63,7 +64,7 @@ Evaluation evaluate(models::LanguageModel& model, DataLoader& data, int64_t step
   }
   const auto totals = sums.read();
   if (totals[1].second == 0) {
-    fail<DataError>("evaluate", "no token has a target in the ", batches, " batches of ",
+    fail<DataError>("evaluate", "no token has a target in the ", counted(batches, "batch"), " of ",
                     data.info().path,
                     ": its documents are of one token each, or it is shorter than a row; give "
                     "other data");

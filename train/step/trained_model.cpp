@@ -5,6 +5,7 @@
 // equal.
 #include "tessera/train/step/trained_model.h"
 
+#include "tessera/core/message.h"
 #include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/nn/lay_out.h"
@@ -44,7 +45,7 @@ Manifest manifest_of_file(const std::string& path) {
     const std::optional<DType> dtype = io::dtype_of_file_type(entry.dtype);
     if (!dtype || entry.shape.size() > static_cast<size_t>(kMaxRank)) {
       fail<DataError>("checkpoint", path, ": ", name, " is ", entry.dtype, " of ",
-                      entry.shape.size(), " dims, which is not supported");
+                      counted(entry.shape.size(), "dim"), ", which is not supported");
     }
     TensorEntry tensor{*dtype, Shape(std::span<const int64_t>(entry.shape))};
     if (tensor.shape.numel() > 0) tensor.chunks.push_back({0, whole_box(tensor.shape)});

@@ -5,6 +5,7 @@
 #include "tessera/train/tokenizer/pattern.h"
 
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/train/tokenizer/pattern_parser_impl.h"
 
 #include <algorithm>
@@ -25,8 +26,8 @@ struct Pattern::Search {
 Pattern::Pattern(std::string_view expression, const std::string& where) : where_(where), nodes_(1) {
   constexpr size_t kMostBytes = 1 << 16;
   if (expression.size() > kMostBytes) {
-    fail<DataError>("tokenizer", where_, " has ", expression.size(),
-                    " bytes, expected a pattern of at most ", kMostBytes);
+    fail<DataError>("tokenizer", where_, " has ", counted(expression.size(), "byte"),
+                    ", expected a pattern of at most ", kMostBytes);
   }
   analyse(PatternParser(*this, expression).run());
 }

@@ -3,6 +3,7 @@
 // an error; nothing is guessed. Vocabularies of byte-level models are written in characters that
 // stand for bytes; here they become the bytes at once.
 #include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/train/tokenizer/json_value_impl.h"
 #include "tessera/train/tokenizer/settings_impl.h"
 #include "tessera/train/tokenizer/splits.h"
@@ -132,9 +133,10 @@ class Reader {
 
   void name(const std::string& token, int64_t id, const Value& at) {
     if (token.size() > kMostTokenBytes)
-      at.stop("has ", token.size(), " bytes, expected at most ", kMostTokenBytes);
+      at.stop("has ", counted(token.size(), "byte"), ", expected at most ", kMostTokenBytes);
     if (id >= most_ids_)
-      at.stop("id ", id, " is far beyond the ", ids_.size(), " tokens of the vocabulary");
+      at.stop("id ", id, " is far beyond the ", counted(ids_.size(), "token"),
+              " of the vocabulary");
     const auto index = static_cast<size_t>(id);
     if (index >= names_.size()) names_.resize(index + 1);
     if (!names_[index].empty())
@@ -160,7 +162,7 @@ class Reader {
       }
       std::vector<std::string> both;
       merge.each([&](const Value& part) { both.emplace_back(part.text()); });
-      if (both.size() != 2) merge.stop("has ", both.size(), " tokens, expected 2");
+      if (both.size() != 2) merge.stop("has ", counted(both.size(), "token"), ", expected 2");
       add_merge(both[0], both[1], merge);
     });
   }
@@ -457,7 +459,7 @@ class Reader {
     const Value ids = all.member(token.text()).member("ids");
     std::vector<int64_t> list;
     ids.each([&](const Value& id) { list.push_back(id.id()); });
-    if (list.size() != 1) ids.stop("has ", list.size(), " ids, expected one");
+    if (list.size() != 1) ids.stop("has ", counted(list.size(), "id"), ", expected one");
     const auto id = static_cast<size_t>(list[0]);
     if (id >= names_.size() || names_[id].empty())
       ids.stop("is ", id, ", which no token of the vocabulary has");

@@ -184,7 +184,7 @@ TEST(BpeTokenizer, FaultsNameFileAndKey) {
            {R"("a b", )", R"("b a", )", ".model.merges[0]: 'ba' is not in the vocabulary"},
            {R"("a b", )", R"("a b c", )", ".model.merges[0]: is 'a b c', expected two tokens"},
            {R"("a b", )", R"(7, )", ".model.merges[0]: is 7, expected a list"},
-           {R"(["ab", "a"])", R"(["ab"])", ".model.merges[1]: has 1 tokens, expected 2"},
+           {R"(["ab", "a"])", R"(["ab"])", ".model.merges[1]: has 1 token, expected 2"},
            {R"("BPE")", R"("Unigram")", ".model.type: is 'Unigram', expected BPE"},
            {R"("vocab")", R"("vocabulary")", ".model.vocab: is missing"},
            {R"("vocab": {)", R"("vocab": [)", ": not JSON: wrong at line 5"},
