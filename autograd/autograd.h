@@ -68,7 +68,8 @@ class HookHandle {
 };
 
 /// The hook runs when the gradient of `t` is complete, before it is used; a defined result replaces
-/// the gradient.
+/// the gradient. On a leaf, it gets the gradient of each backward pass alone, before that is added
+/// to grad(), so once for each micro-batch.
 TESSERA_API HookHandle register_hook(const Tensor& t, GradHook hook);
 /// The hook runs after this backward's gradient was added to the leaf's grad().
 TESSERA_API HookHandle register_post_accumulate_hook(const Tensor& leaf,

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace tessera {
 namespace {
@@ -58,12 +59,19 @@ class Frame final : public std::enable_shared_from_this<Frame> {
     bool leaf = false, needed = true;
     Tensor value;
   };
+  // An operand that the function did not compute: recompute must find it as it was.
+  struct Read {
+    size_t operand = 0;
+    Ref<Storage> storage;
+    uint32_t version = 0;
+  };
   // An op of the function. Outputs are kept as detached aliases, so that they hold no graph.
   struct Call {
     std::string_view name;
     TensorList kept;
     SmallVector<uint32_t, 2> versions;  // of what is kept
     std::string text;                   // with `debug`
+    SmallVector<Read, 2> reads;
   };
   // A node holds this in place of the tensor.
   struct Holder {
@@ -87,6 +95,7 @@ class Frame final : public std::enable_shared_from_this<Frame> {
   void recompute();
   std::any pack_again(const Tensor& t);
   [[nodiscard]] Call describe(const OpRow& row, Tensors in, Tensors out) const;
+  void check_reads(const Call& call, const OpRow& row, Tensors in) const;
   void compare(size_t call, const Call& again) const;
   [[noreturn]] void differs(const std::string& what) const;
 
@@ -120,6 +129,11 @@ class Observer final : public NestedInterceptor {
   void observe(const OpRow& row, const void* op, Tensors in, Tensors out) override {
     outer_observes(row, op, in, out);
     Frame::Call call = frame_.describe(row, in, out);
+    for (size_t i = 0; i < in.size(); ++i) {
+      if (!in[i].defined() || made_.contains(&in[i].storage())) continue;
+      call.reads.push_back({i, in[i].impl().storage, in[i].storage().version()});
+    }
+    for (const Tensor& t : out) made_.insert(&t.storage());
     const bool budget = frame_.options_.memory_budget.has_value();
     if (row.kind == OpKind::compute) {
       const bool keep = (budget && is_candidate(out)) ||
@@ -198,6 +212,7 @@ class Observer final : public NestedInterceptor {
   std::vector<Candidate> candidates_;
   std::unordered_map<const void*, size_t> maker_;  // of bytes: an index into candidates_
   std::vector<const void*> saved_;
+  std::unordered_set<const Storage*> made_;  // of the function's own tensors
 };
 
 // Supplies stored outputs in place of running their ops.
@@ -207,6 +222,7 @@ class Replayer final : public NestedInterceptor {
       : NestedInterceptor(Context::current().interceptor), frame_(frame) {}
   bool replay(const OpRow& row, const void* op, Tensors in, TensorList& out) override {
     const size_t at = frame_.again_.size();
+    if (at < frame_.calls_.size()) frame_.check_reads(frame_.calls_[at], row, in);
     if (outer_replays(row, op, in, out)) return true;
     if (at >= frame_.calls_.size() || frame_.calls_[at].kept.empty()) return false;
     Frame::Call& call = frame_.calls_[at];
@@ -230,12 +246,23 @@ class Replayer final : public NestedInterceptor {
 };
 
 Frame::Call Frame::describe(const OpRow& row, Tensors in, Tensors out) const {
-  Call call{row.name, {}, {}, {}};
+  Call call{row.name, {}, {}, {}, {}};
   if (!options_.debug) return call;
   const std::string path = joined_path(Context::current().module_path);
   call.text =
       concat(row.name, '(', text_of(in), ") -> ", text_of(out), path.empty() ? "" : " in ", path);
   return call;
+}
+
+// Also of what no gradient needs: a bias that changed would give other activations in silence.
+void Frame::check_reads(const Call& call, const OpRow& row, Tensors in) const {
+  if (call.name != row.name) return;  // another op than in forward, which is an error of its own
+  for (const Read& read : call.reads) {
+    if (read.storage->version() == read.version || read.operand >= in.size()) continue;
+    fail<InPlaceError>("checkpoint", "operand ", read.operand, " of ", row.name, ", ",
+                       in[read.operand].meta(),
+                       ", was written in place since forward; write it after backward");
+  }
 }
 
 TensorList Frame::forward(const std::vector<Tensor>& inputs) {

@@ -56,8 +56,8 @@ using CheckpointedFunction = std::function<TensorList(Tensors)>;
 /// Runs and records fn(inputs). `fn` runs again during backward, so its captures must be by value
 /// or outlive the graph. Inputs are stored (through enclosing saved-tensor hooks). Under NoGrad it
 /// is a plain call. AutogradError: recompute saved other tensors than forward, or backward was
-/// called inside fn. InPlaceError: an input or a parameter was written in between. ValueError: a
-/// budget outside [0, 1], or one together with `keep`.
+/// called inside fn. InPlaceError: an input, or another tensor that it reads, was written in
+/// between. ValueError: a budget outside [0, 1], or one together with `keep`.
 TESSERA_API TensorList checkpoint(const CheckpointedFunction& fn, const std::vector<Tensor>& inputs,
                                   const CheckpointOptions& options = {});
 

@@ -383,6 +383,40 @@ TEST(Checkpoint, CatchesWritesInBetween) {
   }
 }
 
+// tanh saves its output alone, so no saved tensor would show that the bias is another one.
+TEST(Checkpoint, CatchesWritesToWhatNoGradientNeeds) {
+  const Session session;
+  const Tensor x = tensor({3, 4}).set_requires_grad(), leaf = tensor({1, 2}).set_requires_grad();
+  for (const Tensor& bias : {leaf, tensor({1, 2})}) {
+    for (const CheckpointOptions& options :
+         {CheckpointOptions{}, {.keep = keep_ops({"add"})}, {.memory_budget = 0.5}}) {
+      const Tensor y = checkpoint(
+          [bias](Tensors t) { return TensorList{tanh(t[0] + bias) * t[0]}; }, {x}, options)[0];
+      backward(sum(y), {.retain_graph = true});
+      {
+        const NoGrad guard;
+        scale_({bias}, 2);
+      }
+      EXPECT_THROW(backward(sum(y)), InPlaceError) << bias.requires_grad();
+    }
+  }
+}
+
+// What the function computes may be written, by itself and by others that hold it.
+TEST(Checkpoint, WritesToItsOwnResultsAreNobodysError) {
+  const Session session;
+  const Tensor x = tensor({3, 4}).set_requires_grad();
+  const Tensor y = checkpoint(
+      [](Tensors t) {
+        const Tensor noise = full({2}, 3);
+        scale_({noise}, 2);
+        return TensorList{exp(t[0] * noise)};
+      },
+      {x})[0];
+  backward(sum(y));
+  EXPECT_TRUE(x.grad().defined());
+}
+
 TEST(Checkpoint, CatchesWritesToWhatIsKeptAndToConstants) {
   const Session session;
   const Tensor x = tensor({3, 4}).set_requires_grad(), scale = tensor({1, 2});

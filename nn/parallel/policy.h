@@ -51,7 +51,10 @@ inline constexpr Reshard Reshard::never{Kind::among, 1};
 /// The fault of a number that does not divide the ranks of the shard axes, a sentence; else empty.
 [[nodiscard]] TESSERA_API std::string reshard_fault(Reshard reshard, int64_t ranks);
 
-/// How the gradients of several micro-batches add up (see MicroBatch).
+/// How the gradients of several micro-batches add up (see MicroBatch). Hooks of a parameter run
+/// where a gradient over all ranks reaches it: by `shards` once in each micro-batch, as those of a
+/// plain parameter do, otherwise in the last one with the sum of all. They see this rank's shard,
+/// as a distributed tensor in the parameter's layout and dtype.
 enum class Accumulation : uint8_t {
   shards,    ///< each is reduced at once; shards are added
   whole,     ///< whole gradients are added, and reduced with the last micro-batch

@@ -2,6 +2,12 @@
 #include "tessera/train/checkpoint/checkpoint.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/kernels/views/views.h"
+#include "tessera/nn/layers.h"
+#include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/train/tokenizer/train_bpe.h"
 
@@ -63,6 +69,43 @@ class CheckpointTest : public testing::Test {
   CheckpointFolder folder_;
   std::vector<std::string> warnings_;
 };
+
+// Casts that a unit keeps are of the parameters before.
+TEST_F(CheckpointTest, AModelThatHasRunComputesWithWhatIsLoaded) {
+  nn::Linear model(2, 3, nn::Init::normal(1)), fresh(2, 3, nn::Init::normal(1));
+  for (nn::Linear* m : {&model, &fresh}) nn::mixed_precision(*m, {}, DType::bf16);
+  nn::initialize(fresh, 2);
+  Checkpoint c = example(5);
+  c.model = {{"weight", copy(fresh.weight.detach())}};
+  save(folder_, c);
+  const CheckpointReader reader(folder_.folder_of(5));
+  const Tensor x = from_values({1, -2, 3, 0.5}, {2, 2});
+  nn::initialize(model, 1);
+  const Tensor y = model(x);
+  backward(sum(y * y));
+  EXPECT_NE(y.values(), fresh(x).values());
+  reader.fill(nn::named_parameters(model));
+  EXPECT_EQ(model(x).values(), fresh(x).values());
+}
+
+TEST_F(CheckpointTest, TensorsOfAnyStridesAreFilled) {
+  Checkpoint c = example(5);
+  std::vector<double> numbers(12);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<double>(i);
+  c.model = {{"w", from_values(numbers, {3, 4})}};
+  save(folder_, c);
+  const CheckpointReader reader(folder_.folder_of(5));
+  const Tensor padded = zeros({3, 6});
+  for (const Tensor& to :
+       {zeros({3, 4}), transpose(zeros({4, 3}), 0, 1), slice(padded, 1, {1, 5})}) {
+    reader.fill({{"w", to}});
+    EXPECT_EQ(to.values(), numbers);
+  }
+  EXPECT_EQ(slice(padded, 1, {0, 1}).values(), (std::vector<double>{0, 0, 0}));
+  const Tensor one = zeros({1, 4});
+  EXPECT_THROW(reader.fill({{"w", expand(one, {3, 4})}}), Error);
+  EXPECT_EQ(one.values(), (std::vector<double>{0, 0, 0, 0}));
+}
 
 TEST_F(CheckpointTest, TheTokenizerIsSavedAndChecked) {
   BpeTrainer trainer({.vocabulary = 270});
@@ -303,7 +346,7 @@ TEST_F(CheckpointTest, RoomIsAskedForFirst) {
     FAIL() << "nothing was thrown";
   } catch (const IoError& e) {
     const std::string text = e.what();
-    EXPECT_NE(text.find("4611686018427387904 bytes are needed, "), std::string::npos) << text;
+    EXPECT_NE(text.find("it needs 4611686018427387904 bytes, "), std::string::npos) << text;
   }
   EXPECT_THROW(io::require_space(path_ + "/none", 1, "checkpoint"), IoError);
 }
