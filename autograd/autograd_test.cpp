@@ -264,6 +264,32 @@ TEST(Functions, AGradientOfTheWrongShapeIsNamed) {
   EXPECT_THROW(backward(apply(bad, {x})[0]), AutogradError);
 }
 
+TEST(Functions, WhatAFunctionLacksIsNamed) {
+  const Session session;
+  const auto forward = [](FunctionContext&, Tensors in) { return TensorList{in[0] * 1}; };
+  const auto error_of = [](const Function& function) -> std::string {
+    Tensor x = variable({2}), y = variable({2});
+    try {
+      backward(sum(apply(function, {x, y})[0]));
+    } catch (const Error& error) {
+      return concat(error.kind(), ' ', error.what());
+    }
+    return "no error";
+  };
+  EXPECT_EQ(
+      error_of({"f", forward, [](FunctionContext&, const Grads& dy) { return dy; }}),
+      "AutogradError [f] gave 1 gradient for 2 inputs; give one per input, undefined if it is "
+      "zero");
+  EXPECT_EQ(error_of({"f", forward, [](FunctionContext&, const Grads&) { return Grads{}; }}),
+            "no error");
+  EXPECT_EQ(error_of({"f", forward, {}}), "UsageError [f] is a Function without backward");
+  EXPECT_EQ(error_of({"f", {}, [](FunctionContext&, const Grads& dy) { return dy; }}),
+            "UsageError [f] is a Function without forward");
+  EXPECT_EQ(error_of({"f", [](FunctionContext&, Tensors) { return TensorList{Tensor()}; },
+                      [](FunctionContext&, const Grads& dy) { return dy; }}),
+            "AutogradError [f] output 0 is undefined");
+}
+
 // y = x * w, for the order in which functions run.
 Tensor noted(const Tensor& x, double w, std::vector<std::string>& order, const std::string& name,
              bool always = false) {

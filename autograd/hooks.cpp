@@ -137,7 +137,13 @@ class FunctionNode final : public Node {
   [[nodiscard]] const TensorMeta* input_meta(size_t i) const override { return &metas_[i]; }
   Grads apply(const Grads& dy, const Needs& needs) override {
     context_.needs_ = needs;
-    return function_.backward(context_, dy);
+    Grads dx = function_.backward(context_, dy);
+    if (!dx.empty() && dx.size() < metas_.size()) {
+      fail<AutogradError>(name(), "gave ", counted(dx.size(), "gradient"), " for ",
+                          counted(metas_.size(), "input"),
+                          "; give one per input, undefined if it is zero");
+    }
+    return dx;
   }
   void release() override {
     context_.released_ = true;
@@ -156,9 +162,15 @@ class FunctionNode final : public Node {
 };
 
 TensorList apply(const Function& function, const std::vector<Tensor>& inputs) {
+  if (!function.forward || !function.backward) {
+    fail<UsageError>(function.name, "is a Function without ",
+                     function.forward ? "backward" : "forward");
+  }
   auto* function_node = new FunctionNode(function);
   const Ref<Node> node(function_node);
   TensorList out = function_node->forward(inputs);
+  for (size_t i = 0; i < out.size(); ++i)
+    if (!out[i].defined()) fail<AutogradError>(function.name, "output ", i, " is undefined");
   bool any = false;
   for (const Tensor& t : inputs) any |= t.requires_grad();
   if (!any || !Context::current().grad_enabled) return out;
@@ -186,7 +198,11 @@ TensorList reaching(const std::vector<Tensor>& outputs, const std::vector<Tensor
                   for (const Tensor& t : in.first(n)) out.push_back(t.detach());
                   return out;
                 },
-                [](FunctionContext&, const Grads& dy) { return dy; }},
+                [all = all.size()](FunctionContext&, const Grads& dy) {
+                  Grads dx = dy;
+                  dx.resize(all);
+                  return dx;
+                }},
                all);
 }
 
