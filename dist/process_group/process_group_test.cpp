@@ -52,7 +52,8 @@ TEST(ProcessGroup, RefusesWhatDoesNotFit) {
     has(message_of<IndexError>([&] { g.broadcast(four, 2); }), "0 to 1");
     has(message_of<IndexError>([&] { g.send(four, -1); }), "receiver is -1");
     has(message_of<ShapeError>([&] { g.all_gather(three, four); }), "ask for 2");
-    has(message_of<ShapeError>([&] { g.all_gather(four, three); }), "do not divide");
+    has(message_of<ShapeError>([&] { g.all_gather(four, three); }),
+        "cannot be divided among 2 ranks");
     has(message_of<ShapeError>([&] { g.all_gather(three, four, {3, 2}); }), "[3, 2]");
     has(message_of<ShapeError>([&] { g.reduce_scatter(four, three, ReduceOp::sum, {1}); }),
         "one per rank");

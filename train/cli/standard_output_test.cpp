@@ -123,7 +123,8 @@ TEST_F(StandardOutputTest, LinesThatNobodyReadsAreDroppedWithANote) {
   EXPECT_TRUE(read.starts_with("line 0\nline 1\n")) << read.substr(0, 100);
   EXPECT_TRUE(read.ends_with(" lines here, because nobody read]\nthe end\n"))
       << read.substr(read.size() - 100);
-  const int64_t dropped = std::stoll(read.substr(read.find('[') + 1));
+  constexpr std::string_view kNote = "[dropped ";
+  const int64_t dropped = std::stoll(read.substr(read.find(kNote) + kNote.size()));
   EXPECT_EQ(std::ranges::count(read, '\n') + dropped, kLines + 2);
 }
 
