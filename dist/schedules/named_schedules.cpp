@@ -2,7 +2,7 @@
 // The orders of GPipe (Huang et al. 2019), 1F1B (PipeDream, Narayanan et al. 2019), breadth-first
 // (Lamy-Poirier 2022) and interleaved 1F1B (Megatron-LM, Narayanan et al. 2021), the last as torch
 // cuts micro-batches into rounds. Stage s lies on rank s mod ranks.
-#include "tessera/core/error.h"
+#include "tessera/core/message.h"
 #include "tessera/dist/schedules/schedule.h"
 
 #include <algorithm>
@@ -68,8 +68,9 @@ std::string uneven_rounds(const ScheduleShape& shape) {
   const int rounds = rounds_of(shape);
   if (shape.micro_batches % rounds == 0) return {};
   const int fewer = shape.micro_batches / shape.ranks * shape.ranks;
-  return concat("its micro-batches go through ", shape.ranks, " ranks in ", rounds,
-                " rounds of equal size; give ", fewer, " or ", fewer + shape.ranks);
+  return concat("its micro-batches go through ", counted(shape.ranks, "rank"), " in ",
+                counted(rounds, "round"), " of equal size; give ", fewer, " or ",
+                fewer + shape.ranks);
 }
 
 constexpr std::array<NamedSchedule, 4> kSchedules{
@@ -104,17 +105,19 @@ PipelineSchedule make_schedule(std::string_view name, const ScheduleShape& shape
     fail<ValueError>("pipeline schedule", "unknown schedule '", name, "'; there are ", names);
   }
   if (shape.ranks < 1 || shape.stages_per_rank < 1 || shape.micro_batches < 1) {
-    fail<ValueError>("pipeline schedule", name, " of ", shape.ranks, " ranks, ",
-                     shape.stages_per_rank, " stages per rank, ", shape.micro_batches,
-                     " micro-batches: expected at least one of each");
+    fail<ValueError>("pipeline schedule", name, " of ", counted(shape.ranks, "rank"), ", ",
+                     counted(shape.stages_per_rank, "stage"), " per rank, ",
+                     counted(shape.micro_batches, "micro-batch"),
+                     ": expected at least one of each");
   }
   std::string misfit;
   if (shape.stages_per_rank > 1 && !found->several_stages)
     misfit = "it has one stage per rank; LoopedBFS and Interleaved1F1B have several";
   else if (found->misfit) misfit = found->misfit(shape);
   if (!misfit.empty()) {
-    fail<ValueError>("pipeline schedule", name, " does not fit ", shape.stages(), " stages on ",
-                     shape.ranks, " ranks and ", shape.micro_batches, " micro-batches: ", misfit);
+    fail<ValueError>("pipeline schedule", name, " does not fit ", counted(shape.stages(), "stage"),
+                     " on ", counted(shape.ranks, "rank"), " and ",
+                     counted(shape.micro_batches, "micro-batch"), ": ", misfit);
   }
   PipelineSchedule schedule{.micro_batches = shape.micro_batches};
   for (int s = 0; s < shape.stages(); ++s) schedule.rank_of_stage.push_back(s % shape.ranks);

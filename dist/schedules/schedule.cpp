@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/dist/schedules/schedule.h"
 
-#include "tessera/core/error.h"
+#include "tessera/core/message.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -46,10 +46,9 @@ class Check {
   // What is wrong with the action, or nothing.
   std::string take(int rank, const Action& a) {
     if (!computes(a.kind)) return "only F, I, W, B and their overlaps compute";
-    if (a.stage >= schedule_.stages())
-      return concat("there are ", schedule_.stages(), " stages, counted from 0");
+    if (a.stage >= schedule_.stages()) return concat("stages end with ", schedule_.stages() - 1);
     if (a.micro_batch >= schedule_.micro_batches)
-      return concat("there are ", schedule_.micro_batches, " micro-batches, counted from 0");
+      return concat("micro-batches end with ", schedule_.micro_batches - 1);
     const int own = schedule_.rank_of_stage[static_cast<size_t>(a.stage)];
     if (own != rank) return concat("stage ", a.stage, " is on rank ", own);
     Done& done = at(a.stage, a.micro_batch);
@@ -136,8 +135,8 @@ PipelineSchedule read_schedule(std::string_view csv) {
   }
   if (schedule.rank_of_stage.empty()) fail<ValueError>(kWhere, "the CSV holds no action");
   if (static_cast<int64_t>(schedule.stages()) * schedule.micro_batches > int64_t{1} << 24)
-    fail<ValueError>(kWhere, schedule.stages(), " stages of ", schedule.micro_batches,
-                     " micro-batches are more than it can hold");
+    fail<ValueError>(kWhere, counted(schedule.stages(), "stage"), " of ",
+                     counted(schedule.micro_batches, "micro-batch"), ": more than it can hold");
   check_schedule(schedule);
   return schedule;
 }

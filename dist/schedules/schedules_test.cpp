@@ -196,7 +196,7 @@ TEST(PipelineSchedules, WhatDoesNotFitIsNamed) {
   EXPECT_EQ(error_of([] {
               (void)make_schedule("1F1B", {2, 1, 0});
             }),
-            "[pipeline schedule] 1F1B of 2 ranks, 1 stages per rank, 0 micro-batches: expected at "
+            "[pipeline schedule] 1F1B of 2 ranks, 1 stage per rank, 0 micro-batches: expected at "
             "least one of each");
   EXPECT_EQ(error_of([] {
               (void)make_schedule("GPipe", {2, 2, 4});
@@ -228,7 +228,7 @@ TEST(PipelineSchedules, BadCsvsAreNamed) {
   expect_refused("0F0,0UNSHARD\n", "line 1, cell 2: [pipeline schedule] " + only);
   expect_refused("0F0\n1F70000\n",
                  "line 2, cell 1: [pipeline schedule] stages and micro-batches are below 65536");
-  expect_refused("60000F60000\n", "60001 stages of 60001 micro-batches are more than it can hold");
+  expect_refused("60000F60000\n", "60001 stages of 60001 micro-batches: more than it can hold");
   expect_refused("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n",
                  "ranks wait for each other for ever: rank 0 at 0B0 (action 1) needs 1B0 of rank "
                  "1; rank 1 at 1F1 (action 0) needs 0F1 of rank 0");

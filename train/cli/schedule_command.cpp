@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A pipeline schedule before anything is trained: who idles for how long, what is kept at once, and
 // the drawing. Its CSV may be changed by hand, and is read back.
+#include "tessera/core/message.h"
 #include "tessera/dist/schedules/drawing.h"
 #include "tessera/dist/schedules/passes.h"
 #include "tessera/nn/io/files.h"
@@ -49,8 +50,8 @@ PipelineSchedule schedule_of(const ScheduleFields& c) {
   if (!c.csv.empty()) return read_schedule(io::read_file(c.csv));
   const int64_t stages = c.stages == 0 ? c.ranks : c.stages;
   if (stages % c.ranks != 0) {
-    fail<ConfigError>("--stages", stages, " are not the same number on each of ", c.ranks,
-                      " ranks; give ", (stages / c.ranks + 1) * c.ranks);
+    fail<ConfigError>("--stages", stages, " are not the same number on each of ",
+                      counted(c.ranks, "rank"), "; give ", (stages / c.ranks + 1) * c.ranks);
   }
   return make_schedule(c.name, {.ranks = static_cast<int>(c.ranks),
                                 .stages_per_rank = static_cast<int>(stages / c.ranks),

@@ -119,9 +119,9 @@ void warn_of_idle_vocabulary(const Config& c, const Tokenizer& tokenizer, const 
   const int64_t tokens = tokenizer.vocabulary(), rows = c.model.vocab_size();
   if (tokens == 0 || rows < kFarSmaller * tokens) return;
   print(
-      fmt::format("warning: the tokenizer has {} tokens, and model.vocab_size is {}: most rows of "
+      fmt::format("warning: the tokenizer has {}, and model.vocab_size is {}: most rows of "
                   "the embedding and of the head are never trained; {}",
-                  with_separators(tokens), with_separators(rows),
+                  with_separators(tokens, "token"), with_separators(rows),
                   c.tokenizer_path().empty()
                       ? "name the tokenizer of the model as --hf_assets_path"
                       : "give the tokenizer of the model, or a smaller --model.vocab_size"));

@@ -191,7 +191,7 @@ TEST_F(ResumeTest, ACompleteRunKeepsItsConfiguration) {
   const std::string config = io::read_file(path("a/config.json"));
   for (const char* steps : {"5", "3"}) {
     EXPECT_EQ(run(train("a", {"--training.steps", steps})), 0) << err_.str();
-    TESSERA_EXPECT_HOLDS(out_.str(), concat("nothing is left to train: 5 steps are done, and "
+    TESSERA_EXPECT_HOLDS(out_.str(), concat("nothing is left to train: 5 steps done, and "
                                             "training.steps is ",
                                             steps));
     EXPECT_EQ(io::read_file(path("a/config.json")), config);

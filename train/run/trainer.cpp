@@ -7,6 +7,7 @@
 // logged, and the host waits for those while the device has the next step to do.
 #include "tessera/train/run/trainer.h"
 
+#include "tessera/core/message.h"
 #include "tessera/core/out_of_memory.h"
 #include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"
@@ -91,8 +92,8 @@ void Trainer::run() {
   const auto start = Clock::now();
   const Config& c = run_.config;
   if (done_ >= c.training.steps) {
-    print_(fmt::format("nothing is left to train: {} steps are done, and training.steps is {}",
-                       done_, c.training.steps));
+    print_(fmt::format("nothing is left to train: {} done, and training.steps is {}",
+                       counted(done_, "step"), c.training.steps));
     return write_model();
   }
   while (done_ < c.training.steps) {
