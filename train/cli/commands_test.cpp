@@ -124,7 +124,7 @@ TEST_F(CommandsTest, TracesAreFoundBelowARun) {
     const auto [status, out, err] = run({"trace", given});
     ASSERT_EQ(status, 0) << err;
     EXPECT_EQ(out, concat("iterations below ", given, ": ", found, last, "\nwrote ", last,
-                          "/trace.json, of 1 ranks\n"));
+                          "/trace.json, of 1 rank\n"));
     EXPECT_TRUE(fs::exists(last + "/trace.json"));
   }
   fs::remove_all(last);
