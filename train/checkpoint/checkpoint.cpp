@@ -25,10 +25,9 @@ uint64_t save(nn::Module& model, const optim::Optimizer& optimizer, const std::s
 std::optional<Progress> load(nn::Module& model, optim::Optimizer& optimizer,
                              const std::string& folder, const Warn& warn) {
   const Patience patience;
-  const CheckpointFolder there(folder);
   StepFolders steps;
   on_all_or_none([&] {
-    if (own_rank() == 0) steps.paths = there.latest_first();
+    if (own_rank() == 0) steps = any_steps_at(folder);
   });
   LoadTarget target(model, &optimizer);
   const auto wanted = [&](const CheckpointReader& from) {

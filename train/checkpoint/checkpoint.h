@@ -29,10 +29,11 @@ namespace tessera::train {
 /// Returns the bytes written.
 TESSERA_API uint64_t save(nn::Module& model, const optim::Optimizer& optimizer,
                           const std::string& folder, Progress progress);
-/// Loads the latest complete step of `folder` into an initialised model and its optimizer, on any
-/// mesh; each rank reads what it holds. Damaged steps are skipped with a warning on rank 0. Empty
-/// if there is none. All ranks call it. DataError on all of them, before anything changes: no step
-/// is complete, or it does not fit, with every tensor that differs.
+/// Loads the latest complete step of `folder`, of the run with this dump folder, or the step whose
+/// own folder it is, into an initialised model and its optimizer, on any mesh; each rank reads what
+/// it holds. Damaged steps are skipped with a warning on rank 0, unless one is named. Empty if
+/// there is none. All ranks call it. DataError on all of them, before anything changes: no step is
+/// complete, or it does not fit, with every tensor that differs.
 [[nodiscard]] TESSERA_API std::optional<Progress> load(nn::Module& model,
                                                        optim::Optimizer& optimizer,
                                                        const std::string& folder,

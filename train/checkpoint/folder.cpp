@@ -168,13 +168,19 @@ void CheckpointFolder::purge(int64_t keep, int64_t saved) const {
   }
 }
 
-StepFolders steps_at(const std::string& path, const std::string& folder) {
+StepFolders any_steps_at(const std::string& path, const std::string& folder) {
   std::error_code error;
   if (fs::exists(io::below(path, kManifestFile), error)) return {{path}, IfDamaged::fail};
   for (const std::string& place : {path, io::below(path, folder)}) {
     if (auto steps = CheckpointFolder(place).latest_first(); !steps.empty())
       return {std::move(steps), IfDamaged::skip};
   }
+  return {};
+}
+
+StepFolders steps_at(const std::string& path, const std::string& folder) {
+  StepFolders steps = any_steps_at(path, folder);
+  if (!steps.paths.empty()) return steps;
   fail<DataError>("checkpoint", path, " is neither a step's folder (with a ", kManifestFile,
                   ") nor one that holds step folders, by itself or in ", folder);
 }

@@ -63,6 +63,9 @@ class TESSERA_API CheckpointFolder {
 /// or in `path/folder`. DataError if there is none.
 [[nodiscard]] TESSERA_API StepFolders
 steps_at(const std::string& path, const std::string& folder = CheckpointConfig().folder);
+/// The same without an error: none if there is none.
+[[nodiscard]] TESSERA_API StepFolders
+any_steps_at(const std::string& path, const std::string& folder = CheckpointConfig().folder);
 /// Throws what is wrong with a checkpoint.
 using Check = std::function<void(const CheckpointReader&)>;
 /// The first one that is whole by `check`, which reads every byte unless another is given; null if

@@ -317,6 +317,19 @@ TEST_F(ShardedTest, AModelAndItsOptimizerGoOnOnOtherRanks) {
   });
 }
 
+TEST_F(ShardedTest, AFolderMayBeThatOfARunOrOfAStep) {
+  const std::string run = folder_ + "/run", steps = run + "/checkpoint";
+  run_ranks(2, [&](World&) {
+    Net net;
+    nn::initialize(net, 3);
+    optim::AdamW optimizer(nn::named_parameters(net), {});
+    for (const int64_t step : {1, 2}) save(net, optimizer, steps, {.step = step});
+    EXPECT_EQ(load(net, optimizer, steps)->step, 2);
+    EXPECT_EQ(load(net, optimizer, run)->step, 2);
+    EXPECT_EQ(load(net, optimizer, steps + "/step-1")->step, 1);
+  });
+}
+
 TEST_F(ShardedTest, AModelThatDoesNotFitIsLeftAlone) {
   const std::string steps = folder_ + "/own";
   run_ranks(2, [&](World&) {
