@@ -59,7 +59,8 @@ class Frame final : public std::enable_shared_from_this<Frame> {
     bool leaf = false, needed = true;
     Tensor value;
   };
-  // An operand that the function did not compute: recompute must find it as it was.
+  // A leaf beside the inputs, such as a bias or a buffer: recompute must find it as it was. What
+  // has a graph is not held: a Function within may have computed it, whose bytes would then stay.
   struct Read {
     size_t operand = 0;
     Ref<Storage> storage;
@@ -118,11 +119,14 @@ class Frame final : public std::enable_shared_from_this<Frame> {
 // nothing that a rank computes of its own part, whose size other ranks do not know.
 class Observer final : public NestedInterceptor {
  public:
-  Observer(Frame& frame, Context& context, bool distributed)
-      : NestedInterceptor(context.interceptor),
-        frame_(frame),
-        context_(context),
-        distributed_(distributed) {}
+  Observer(Frame& frame, Context& context, const std::vector<Tensor>& inputs)
+      : NestedInterceptor(context.interceptor), frame_(frame), context_(context) {
+    for (const Tensor& t : inputs) {
+      if (!t.defined()) continue;
+      known_.insert(&t.storage());
+      distributed_ = distributed_ || t.is_distributed();
+    }
+  }
   bool replay(const OpRow& row, const void* op, Tensors in, TensorList& out) override {
     return outer_replays(row, op, in, out);
   }
@@ -130,10 +134,10 @@ class Observer final : public NestedInterceptor {
     outer_observes(row, op, in, out);
     Frame::Call call = frame_.describe(row, in, out);
     for (size_t i = 0; i < in.size(); ++i) {
-      if (!in[i].defined() || made_.contains(&in[i].storage())) continue;
+      if (!in[i].defined() || !in[i].is_leaf() || known_.contains(&in[i].storage())) continue;
       call.reads.push_back({i, in[i].impl().storage, in[i].storage().version()});
     }
-    for (const Tensor& t : out) made_.insert(&t.storage());
+    for (const Tensor& t : out) known_.insert(&t.storage());
     const bool budget = frame_.options_.memory_budget.has_value();
     if (row.kind == OpKind::compute) {
       const bool keep = (budget && is_candidate(out)) ||
@@ -207,12 +211,13 @@ class Observer final : public NestedInterceptor {
 
   Frame& frame_;
   Context& context_;
-  bool distributed_;  // whether the function's inputs are
+  bool distributed_ = false;  // whether an input is
   std::unordered_map<std::string_view, int64_t> earlier_;
   std::vector<Candidate> candidates_;
   std::unordered_map<const void*, size_t> maker_;  // of bytes: an index into candidates_
   std::vector<const void*> saved_;
-  std::unordered_set<const Storage*> made_;  // of the function's own tensors
+  std::unordered_set<const Storage*> known_;  // of its inputs, which are checked where they are
+                                              // saved, and of what its ops computed
 };
 
 // Supplies stored outputs in place of running their ops.
@@ -278,8 +283,7 @@ TensorList Frame::forward(const std::vector<Tensor>& inputs) {
   module_path_ = context.module_path;
   keys_ = context.call_keys;
   row_ = micro_batch_row();
-  const auto is_distributed = [](const Tensor& t) { return t.defined() && t.is_distributed(); };
-  Observer observer(*this, context, std::ranges::any_of(inputs, is_distributed));
+  Observer observer(*this, context, inputs);
   TensorList out;
   {
     const Restore<Interceptor*> interceptor(context.interceptor, &observer);
