@@ -59,11 +59,10 @@ class Frame final : public std::enable_shared_from_this<Frame> {
     bool leaf = false, needed = true;
     Tensor value;
   };
-  // A leaf beside the inputs, such as a bias or a buffer: recompute must find it as it was. What
-  // has a graph is not held: a Function within may have computed it, whose bytes would then stay.
+  // A leaf beside the inputs, such as a bias or a buffer: recompute must find it as it was.
   struct Read {
     size_t operand = 0;
-    Ref<Storage> storage;
+    const Storage* storage = nullptr;  // of `read_`, or gone
     uint32_t version = 0;
   };
   // An op of the function. Outputs are kept as detached aliases, so that they hold no graph.
@@ -109,7 +108,8 @@ class Frame final : public std::enable_shared_from_this<Frame> {
   std::vector<Slot> slots_;
   std::vector<Call> calls_;
   std::vector<Call> again_;  // of the running recompute
-  size_t refilled_ = 0;      // slots that the running recompute has filled
+  std::unordered_map<const Storage*, Ref<Storage>> read_;
+  size_t refilled_ = 0;  // slots that the running recompute has filled
   bool recorded_ = false, filled_ = false;
 };
 
@@ -135,7 +135,8 @@ class Observer final : public NestedInterceptor {
     Frame::Call call = frame_.describe(row, in, out);
     for (size_t i = 0; i < in.size(); ++i) {
       if (!in[i].defined() || !in[i].is_leaf() || known_.contains(&in[i].storage())) continue;
-      call.reads.push_back({i, in[i].impl().storage, in[i].storage().version()});
+      call.reads.push_back({i, &in[i].storage(), in[i].storage().version()});
+      frame_.read_.try_emplace(&in[i].storage(), in[i].impl().storage);
     }
     for (const Tensor& t : out) known_.insert(&t.storage());
     const bool budget = frame_.options_.memory_budget.has_value();
@@ -263,7 +264,10 @@ Frame::Call Frame::describe(const OpRow& row, Tensors in, Tensors out) const {
 void Frame::check_reads(const Call& call, const OpRow& row, Tensors in) const {
   if (call.name != row.name) return;  // another op than in forward, which is an error of its own
   for (const Read& read : call.reads) {
-    if (read.storage->version() == read.version || read.operand >= in.size()) continue;
+    const auto there = read_.find(read.storage);
+    if (there == read_.end() || there->second->version() == read.version ||
+        read.operand >= in.size())
+      continue;
     fail<InPlaceError>("checkpoint", "operand ", read.operand, " of ", row.name, ", ",
                        in[read.operand].meta(),
                        ", was written in place since forward; write it after backward");
@@ -300,6 +304,8 @@ TensorList Frame::forward(const std::vector<Tensor>& inputs) {
     out = fn_(inputs);
   }
   recorded_ = true;
+  // What nobody else has was made within, by code that is no op: it must not stay until backward.
+  std::erase_if(read_, [](const auto& r) { return r.second->use_count() == 1; });
   if (options_.memory_budget) observer.settle(*options_.memory_budget);
   return out;
 }

@@ -15,6 +15,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -400,6 +401,27 @@ TEST(Checkpoint, CatchesWritesToWhatNoGradientNeeds) {
       EXPECT_THROW(backward(sum(y)), InPlaceError) << bias.requires_grad();
     }
   }
+}
+
+// What code that is no op makes within, as a collective does, is not held until backward.
+TEST(Checkpoint, HoldsNoBytesThatWereMadeWithin) {
+  const Session session;
+  const Tensor x = tensor({3, 4}).set_requires_grad();
+  int alive = 0;
+  const auto made = [&alive] {
+    auto* bytes = new std::array<double, 2>{1, 2};
+    ++alive;
+    return from_blob(bytes->data(), {2}, DType::f64, [bytes, &alive](void*) {
+      delete bytes;
+      --alive;
+    });
+  };
+  const Tensor y = checkpoint([&](Tensors t) { return TensorList{exp(t[0] * made())}; },
+                              {cast(x, DType::f64)})[0];
+  EXPECT_EQ(alive, 0);
+  backward(sum(y));
+  EXPECT_TRUE(x.grad().defined());
+  EXPECT_EQ(alive, 0);
 }
 
 // What the function computes may be written, by itself and by others that hold it.
