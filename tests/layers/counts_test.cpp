@@ -23,7 +23,8 @@ std::vector<Finding> plurals(const std::string& file, const std::string& text) {
       "inputs|keys|layers|letters|lines|lists|micro-batches|operands|ops|outputs|parameters|parts|"
       "pieces|places|processes|ranks|records|rows|sequences|shards|steps|tensors|terms|threads|"
       "tokens|values|windows|words)\\b";
-  static const std::regex kFormat("\\{[^{}\"]*\\} " + kNouns),
+  // Within a line: std::regex takes stack for each character that it repeats.
+  static const std::regex kFormat("\\{[^{}\"\n]*\\} " + kNouns),
       kParts(R"(([\w)\]>]+)\s*(,|<<)\s*" )" + kNouns), kConstant(R"(k[A-Z]\w*)");
   std::vector<Finding> findings;
   const auto find = [&](const std::regex& pattern, bool named) {
