@@ -260,7 +260,7 @@ Frame::Call Frame::describe(const OpRow& row, Tensors in, Tensors out) const {
   return call;
 }
 
-// Also of what no gradient needs: a bias that changed would give other activations in silence.
+// Also operands that no gradient needs: a bias that changed would give other activations silently.
 void Frame::check_reads(const Call& call, const OpRow& row, Tensors in) const {
   if (call.name != row.name) return;  // another op than in forward, which is an error of its own
   for (const Read& read : call.reads) {
@@ -304,7 +304,8 @@ TensorList Frame::forward(const std::vector<Tensor>& inputs) {
     out = fn_(inputs);
   }
   recorded_ = true;
-  // What nobody else has was made within, by code that is no op: it must not stay until backward.
+  // If nobody else holds the bytes, code within the function that is not an op made them, such as a
+  // collective: they must not stay until backward.
   std::erase_if(read_, [](const auto& r) { return r.second->use_count() == 1; });
   if (options_.memory_budget) observer.settle(*options_.memory_budget);
   return out;

@@ -98,8 +98,8 @@ bool is_nothing(const Json& value) {
   return value.is_string() ? value.get_ref<const std::string&>().empty() : value.empty();
 }
 
-// Without what scales nothing: a linear scaling by 1.
-Json without_idle_scaling(const Json& rope) {
+// Without a linear scaling by 1, which changes nothing.
+Json without_scaling_by_one(const Json& rope) {
   bool linear = false;
   for (const char* key : {"rope_type", "type"}) {
     const auto at = rope.find(key);
@@ -317,7 +317,7 @@ class Reader {
       const Json* value = value_of(key);
       if (value && !value->is_object())
         return fault(concat(key, " ", io::shown(*value), ": expected an object"));
-      if (value && !value->empty()) objects.push_back({key, without_idle_scaling(*value)});
+      if (value && !value->empty()) objects.push_back({key, without_scaling_by_one(*value)});
     }
     const io::Told outer = told("rope_theta");
     const Json theta = outer.value.is_null() ? Json(names_.rope_theta) : outer.value;

@@ -109,4 +109,14 @@ std::vector<Action> parts_of(const Action& action) {
   return action.kind == ActionKind::overlap ? action.parts : std::vector<Action>{action};
 }
 
+std::optional<Action> input_of(const Action& action, int stages) {
+  const bool forward = action.kind == ActionKind::forward;
+  if (!forward && !gives_input_gradient(action.kind)) return {};
+  const int from = forward ? action.stage - 1 : action.stage + 1;
+  if (from < 0 || from == stages) return {};
+  return Action{.stage = from,
+                .kind = forward ? ActionKind::forward : ActionKind::backward,
+                .micro_batch = action.micro_batch};
+}
+
 }  // namespace tessera

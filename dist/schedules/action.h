@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Action: what a rank of a pipeline does in one place of its schedule. Their texts are those of
-// torch.distributed.pipelining: `2F0` is the forward of micro-batch 0 through stage 2, and
-// `(0F1;1B0)OVERLAP_F_B` two actions at once.
+// Action: one entry of a rank's pipeline schedule. Texts are as torch.distributed.pipelining writes
+// them: `2F0` is the forward of micro-batch 0 through stage 2, and `(0F1;1B0)OVERLAP_F_B` is two
+// actions at once.
 #pragma once
 
 #include "tessera/core/api.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,18 +39,22 @@ struct Action {
 
 /// F, I, W or B.
 [[nodiscard]] TESSERA_API bool computes(ActionKind kind);
-/// B or I: what gives the gradient of the stage's input.
+/// B or I, which compute the gradient of the stage's input.
 [[nodiscard]] constexpr bool gives_input_gradient(ActionKind kind) {
   return kind == ActionKind::backward || kind == ActionKind::backward_input;
 }
-/// B or W: what completes the backward of a micro-batch through a stage.
+/// B or W, which complete the backward of a micro-batch through a stage.
 [[nodiscard]] constexpr bool ends_backward(ActionKind kind) {
   return kind == ActionKind::backward || kind == ActionKind::backward_weight;
 }
 [[nodiscard]] TESSERA_API std::string text(const Action& action);
-/// The action of such a text. ValueError: what is wrong with it.
+/// Parses such a text. ValueError: it is no action, and why.
 [[nodiscard]] TESSERA_API Action parse_action(std::string_view text);
 /// The action, or the parts of an overlap.
 [[nodiscard]] TESSERA_API std::vector<Action> parts_of(const Action& action);
+/// The action of another stage whose result this one reads, in a pipeline of so many stages: an F
+/// reads the F of the stage before it, a B or an I the B (or I) of the stage after it. Others read
+/// nothing.
+[[nodiscard]] TESSERA_API std::optional<Action> input_of(const Action& action, int stages);
 
 }  // namespace tessera

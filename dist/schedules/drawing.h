@@ -9,9 +9,9 @@
 namespace tessera {
 
 /// A line per rank, in which time goes to the right: each action from its begin to its end, `0B3`
-/// and dashes, and idle time as dots. All lines have one length; a unit of time, that of the
-/// shortest action, takes as many characters as the longest text. Nothing if that is more than
-/// 100,000 units.
+/// and dashes, and idle time as dots. All lines have one length. The unit of time is the shortest
+/// action, and takes as many characters as the longest text. Empty for a step of more than 100,000
+/// units.
 [[nodiscard]] TESSERA_API std::vector<std::string> drawing_of(const PipelineSchedule& schedule,
                                                               const Simulation& simulation);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The orders of GPipe (Huang et al. 2019), 1F1B (PipeDream, Narayanan et al. 2019), breadth-first
 // (Lamy-Poirier 2022) and interleaved 1F1B (Megatron-LM, Narayanan et al. 2021), the last as torch
-// cuts micro-batches into rounds. Stage s lies on rank s mod ranks.
+// cuts micro-batches into rounds. Stage s is on rank s mod ranks.
 #include "tessera/core/message.h"
 #include "tessera/dist/schedules/schedule.h"
 

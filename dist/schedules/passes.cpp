@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
+#include <tuple>
 
 namespace tessera {
 namespace {
@@ -19,11 +21,6 @@ std::vector<int> next_stages(const std::vector<Action>& actions, size_t at, size
   }
   return stages;
 }
-
-// The message that an action sends, and who receives it.
-struct Message {
-  Action send, recv;
-};
 
 class Messages {
  public:
@@ -59,17 +56,16 @@ class Messages {
   [[nodiscard]] bool has(size_t rank, int stage, ActionKind kind, int micro_batch) const {
     return done_[rank].contains({stage, kind, micro_batch});
   }
-  // Whether what it needs of other stages has been computed here, or received.
+  // Whether its inputs have been computed on this rank or received.
   [[nodiscard]] bool ready(size_t rank, const Action& action) const {
     return std::ranges::all_of(parts_of(action), [&](const Action& a) {
-      if (a.kind == ActionKind::forward) {
-        return a.stage == 0 || has(rank, a.stage, ActionKind::recv_forward, a.micro_batch) ||
-               has(rank, a.stage - 1, ActionKind::forward, a.micro_batch);
-      }
-      if (!gives_input_gradient(a.kind) || a.stage == last_stage()) return true;
-      return has(rank, a.stage, ActionKind::recv_backward, a.micro_batch) ||
-             has(rank, a.stage + 1, ActionKind::backward, a.micro_batch) ||
-             has(rank, a.stage + 1, ActionKind::backward_input, a.micro_batch);
+      const std::optional<Action> input = input_of(a, stages());
+      if (!input) return true;
+      const bool forward = a.kind == ActionKind::forward;
+      return has(rank, a.stage, forward ? ActionKind::recv_forward : ActionKind::recv_backward,
+                 a.micro_batch) ||
+             has(rank, input->stage, input->kind, a.micro_batch) ||
+             (!forward && has(rank, input->stage, ActionKind::backward_input, a.micro_batch));
     });
   }
   void take(size_t rank, const Action& action) {
@@ -79,7 +75,7 @@ class Messages {
       const bool forward = a.kind == ActionKind::forward;
       if (!forward && !gives_input_gradient(a.kind)) continue;
       const int to = forward ? a.stage + 1 : a.stage - 1;
-      if (to < 0 || to > last_stage() || rank_of(to) == rank) continue;
+      if (to < 0 || to == stages() || rank_of(to) == rank) continue;
       all_[rank].push_back({.stage = a.stage,
                             .kind = forward ? ActionKind::send_forward : ActionKind::send_backward,
                             .micro_batch = a.micro_batch});
@@ -88,7 +84,7 @@ class Messages {
       done_[rank_of(to)].insert({to, recv, a.micro_batch});
     }
   }
-  [[nodiscard]] int last_stage() const { return static_cast<int>(rank_of_stage_.size()) - 1; }
+  [[nodiscard]] int stages() const { return static_cast<int>(rank_of_stage_.size()); }
   [[nodiscard]] size_t rank_of(int stage) const {
     return static_cast<size_t>(rank_of_stage_[static_cast<size_t>(stage)]);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the order in which a rank computes to all that it does: whole backwards, gathered
-// parameters, messages, reductions. Each pass takes and gives lists of actions; the decisions are
-// those of torch.distributed.pipelining, so that its schedules can be compared.
+// Passes from the order in which a rank computes to everything that it does: backwards in one
+// piece, gathers of parameters, messages, reductions. Each takes a list of actions and returns one,
+// and decides as torch.distributed.pipelining does, so that schedules can be compared.
 #pragma once
 
 #include "tessera/dist/schedules/schedule.h"
@@ -13,7 +13,7 @@ namespace tessera {
 /// An I with its W right behind it is a B, whose gradients are computed together.
 [[nodiscard]] TESSERA_API std::vector<Action> merge_backwards(const std::vector<Action>& actions);
 /// Gathers the parameters of the next `most_whole` stages of the rank before it needs them, and
-/// frees those of others.
+/// frees the other stages' parameters.
 [[nodiscard]] TESSERA_API std::vector<Action> add_unshards(const std::vector<Action>& actions,
                                                            int most_whole = 3);
 /// Reduces a stage's gradients behind its last backward.
@@ -25,7 +25,7 @@ namespace tessera {
 [[nodiscard]] TESSERA_API std::vector<std::vector<Action>> add_messages(
     const std::vector<std::vector<Action>>& ranks, const std::vector<int>& rank_of_stage);
 
-/// All of a schedule: the passes in their order.
+/// Everything that each rank does: all passes, in their order.
 [[nodiscard]] TESSERA_API std::vector<std::vector<Action>> all_actions(
     const PipelineSchedule& schedule);
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kWhere = "pipeline schedule";
 
-// What has been computed of a micro-batch in a stage, in the order of its rank.
+// The parts of a micro-batch that a stage has computed so far.
 struct Done {
   bool forward = false, input = false, weight = false;
 };
@@ -43,7 +43,7 @@ class Check {
   Done& at(int stage, int micro_batch) {
     return done_[static_cast<size_t>(stage * schedule_.micro_batches + micro_batch)];
   }
-  // What is wrong with the action, or nothing.
+  // Takes the next action of a rank; returns its fault, or an empty text.
   std::string take(int rank, const Action& a) {
     if (!computes(a.kind)) return "only F, I, W, B and their overlaps compute";
     if (a.stage >= schedule_.stages()) return concat("stages end with ", schedule_.stages() - 1);
@@ -94,7 +94,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return pieces;
 }
 
-// Where the stage of an action lies is where its first action is.
+// A stage is on the rank of its first action.
 void place(PipelineSchedule& schedule, const Action& action, int rank) {
   const auto stage = static_cast<size_t>(action.stage);
   if (schedule.rank_of_stage.size() <= stage) schedule.rank_of_stage.resize(stage + 1, -1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // PipelineSchedule: the order in which each rank of a pipeline computes, without tensors. Made by
-// name, or read from a CSV of torch.distributed.pipelining, a line per rank. Idle steps are no part
-// of it: a rank waits where it needs what another has not sent yet.
+// name, or read from a CSV of torch.distributed.pipelining with a line per rank. It has no idle
+// steps: a rank waits until the input of its next action has come.
 #pragma once
 
 #include "tessera/dist/schedules/action.h"
@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-/// What a schedule is for.
+/// The sizes that a schedule is made for.
 struct ScheduleShape {
   int ranks = 1;
   int stages_per_rank = 1;
@@ -22,7 +22,7 @@ struct ScheduleShape {
 };
 
 struct PipelineSchedule {
-  std::vector<std::vector<Action>> ranks = {};  ///< what each computes, in order
+  std::vector<std::vector<Action>> ranks = {};  ///< actions of each rank, in order
   std::vector<int> rank_of_stage = {};
   int micro_batches = 0;
   [[nodiscard]] int stages() const { return static_cast<int>(rank_of_stage.size()); }
@@ -33,7 +33,7 @@ struct NamedSchedule {
   std::string_view name;  ///< as torch.distributed.pipelining has it
   std::string_view help;
   bool several_stages;  ///< whether a rank may have more than one
-  /// What a rank computes.
+  /// The actions of a rank.
   std::vector<Action> (*order)(const ScheduleShape& shape, int rank);
   /// Why it does not fit, and what would; empty: it fits. Null: any shape does.
   std::string (*misfit)(const ScheduleShape& shape) = nullptr;
@@ -49,9 +49,9 @@ struct NamedSchedule {
 [[nodiscard]] TESSERA_API PipelineSchedule read_schedule(std::string_view csv);
 /// The CSV of such actions, without idle steps.
 [[nodiscard]] TESSERA_API std::string schedule_csv(const std::vector<std::vector<Action>>& ranks);
-/// ValueError, which names rank, place and action: a stage on two ranks or on none; a forward or a
-/// backward that is missing, is there twice, or comes before what it needs on its own rank. Whether
-/// ranks wait for each other for ever, `simulate` finds.
+/// ValueError, which names rank, place and action: a stage on two ranks or on none; a forward or
+/// backward that is missing, occurs twice, or comes too early in the order of its own rank.
+/// `simulate` finds ranks that wait for each other for ever.
 TESSERA_API void check_schedule(const PipelineSchedule& schedule);
 
 }  // namespace tessera

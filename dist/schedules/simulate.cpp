@@ -43,18 +43,9 @@ class Clockwork {
   [[nodiscard]] size_t rank_of(int stage) const {
     return static_cast<size_t>(schedule_.rank_of_stage[static_cast<size_t>(stage)]);
   }
-  // What an action needs of another stage.
-  [[nodiscard]] std::optional<Action> need_of(const Action& a) const {
-    if (a.kind == ActionKind::forward) {
-      if (a.stage == 0) return {};
-      return Action{.stage = a.stage - 1, .kind = a.kind, .micro_batch = a.micro_batch};
-    }
-    if (!gives_input_gradient(a.kind) || a.stage + 1 == schedule_.stages()) return {};
-    return Action{.stage = a.stage + 1, .kind = ActionKind::backward, .micro_batch = a.micro_batch};
-  }
-  // When a part of an action may begin on its rank.
+  // The time from which the input of a part of an action is on its rank.
   [[nodiscard]] double ready(const Action& part) const {
-    const std::optional<Action> need = need_of(part);
+    const std::optional<Action> need = input_of(part, schedule_.stages());
     if (!need) return 0;
     const std::vector<double>& of = need->kind == ActionKind::forward ? forwards_ : backwards_;
     const bool near = rank_of(need->stage) == rank_of(part.stage);
@@ -97,7 +88,7 @@ class Clockwork {
       const Action& action = schedule_.ranks[rank][next_[rank]];
       for (const Action& part : parts_of(action)) {
         if (ready(part) != kNotYet) continue;
-        const Action need = *need_of(part);
+        const Action need = *input_of(part, schedule_.stages());
         waits += concat(waits.empty() ? "" : "; ", "rank ", rank, " at ", text(action), " (action ",
                         next_[rank], ") needs ", text(need), " of rank ", rank_of(need.stage));
         break;

@@ -31,13 +31,13 @@ struct Simulation {
   double end = 0;  ///< of the step
   /// Time in which a rank does nothing.
   [[nodiscard]] double idle(size_t rank) const { return end - ranks[rank].busy; }
-  /// The same between its first action and its last one.
+  /// Time in which a rank does nothing between its first action and its last one.
   [[nodiscard]] double idle_in_span(size_t rank) const;
 };
 
-/// Each rank does its actions in order, each as soon as it has what it needs: the forward of the
-/// stage before, the backward of the stage behind. ValueError: ranks that wait for each other for
-/// ever, with the action at which each stands and what that needs.
+/// Each rank does its actions in order, each as soon as its input has come (input_of). ValueError:
+/// ranks that wait for each other for ever, with the next action of each and the input that it
+/// lacks.
 [[nodiscard]] TESSERA_API Simulation simulate(const PipelineSchedule& schedule,
                                               const ActionTimes& times = {});
 

@@ -55,7 +55,7 @@ struct Field {
   [[nodiscard]] std::optional<std::string> check() const;
 };
 
-/// What another program calls a field, and the field.
+/// A field, and its name in another program.
 struct OtherName {
   std::string_view name, field;
 };

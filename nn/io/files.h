@@ -80,7 +80,7 @@ TESSERA_API void remove_unfinished(const std::string& folder, std::span<const ch
 TESSERA_API void sync_folder(const std::string& path);
 /// Creates the folder and checks that files can be written in it; IoError otherwise.
 TESSERA_API void require_writable_folder(const std::string& path, std::string_view field);
-/// Creates the folder that a new file lies in, if there is none, and returns its path: "." for a
+/// Creates the parent folder of a new file if it does not exist, and returns its path: "." for a
 /// name alone. IoError, which begins with the field, if it cannot.
 TESSERA_API std::string make_folder_of(const std::string& file, std::string_view field);
 /// IoError, with both figures, unless the file system of `folder` has `bytes` free.

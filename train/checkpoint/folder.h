@@ -63,7 +63,7 @@ class TESSERA_API CheckpointFolder {
 /// or in `path/folder`. DataError if there is none.
 [[nodiscard]] TESSERA_API StepFolders
 steps_at(const std::string& path, const std::string& folder = CheckpointConfig().folder);
-/// The same without an error: none if there is none.
+/// steps_at that returns no steps in place of the error.
 [[nodiscard]] TESSERA_API StepFolders
 any_steps_at(const std::string& path, const std::string& folder = CheckpointConfig().folder);
 /// Throws what is wrong with a checkpoint.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C during a command that writes: it ends between two parts of its work, leaves what its
-// errors leave, and says what that is. The next Ctrl-C ends it at once.
+// Ctrl-C during a command that writes: the command ends between two parts of its work, as after an
+// error, and says which files remain. The next Ctrl-C ends it at once.
 #pragma once
 
 #include "tessera/core/error.h"
@@ -23,7 +23,7 @@ class Interrupted final : public Error {
 
 class Interruption {
  public:
-  /// `left`: what there is after an interruption, for people.
+  /// `left`: a text for people about the files that remain.
   explicit Interruption(std::string left) : left_(std::move(left)) { install_interrupt_signal(); }
   ~Interruption() { remove_stop_signals(); }
   Interruption(const Interruption&) = delete;

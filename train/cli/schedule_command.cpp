@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pipeline schedule before anything is trained: who idles for how long, what is kept at once, and
-// the drawing. Its CSV may be changed by hand, and is read back.
+// Shows a pipeline schedule before anything is trained: idle time and micro-batches in flight of
+// each rank, and a drawing. Its CSV can be edited by hand and read back.
 #include "tessera/core/message.h"
 #include "tessera/dist/schedules/drawing.h"
 #include "tessera/dist/schedules/passes.h"
@@ -23,8 +23,12 @@ struct ScheduleFields {
   ActionTimes times;
   void fields(config::Fields& f) {
     std::vector<std::string> names{""};
-    for (const NamedSchedule& s : named_schedules()) names.emplace_back(s.name);
-    f.add("name", name, "schedule", {.choices = names});
+    std::string help = "schedule";
+    for (const NamedSchedule& s : named_schedules()) {
+      names.emplace_back(s.name);
+      help += concat("; ", s.name, ": ", s.help);
+    }
+    f.add("name", name, help, {.choices = names});
     f.add("csv", csv, "file of a schedule to read instead of one by name");
     f.add("ranks", ranks, "ranks of the pipeline", {.min = 1, .max = 4096, .unit = "ranks"});
     f.add("stages", stages, "stages of the model; 0: one per rank",
@@ -58,7 +62,7 @@ PipelineSchedule schedule_of(const ScheduleFields& c) {
                                 .micro_batches = static_cast<int>(c.micro_batches)});
 }
 
-// What is wrong with a schedule is wrong usage.
+// A schedule with a fault is wrong usage.
 std::pair<PipelineSchedule, Simulation> simulated(const ScheduleFields& c) {
   try {
     PipelineSchedule schedule = schedule_of(c);

@@ -63,8 +63,9 @@ struct TopFields {
   }
 };
 
-// Of torchtitan before 0.3, transformers and others, for which no field here has a near name.
-constexpr std::array<config::OtherName, 23> kOtherNames{
+// Names in torchtitan, transformers and other programs that are unlike the names of the fields
+// here.
+constexpr std::array<config::OtherName, 19> kOtherNames{
     {{"training.dataset_path", "dataloader.path"},
      {"training.dataset", "dataloader.path"},
      {"dataloader.dataset_path", "dataloader.path"},
@@ -72,14 +73,10 @@ constexpr std::array<config::OtherName, 23> kOtherNames{
      {"dataset", "dataloader.path"},
      {"data", "dataloader.path"},
      {"model.tokenizer_path", "hf_assets_path"},
-     {"model.hf_assets_path", "hf_assets_path"},
      {"tokenizer", "hf_assets_path"},
      {"tokenizer_path", "hf_assets_path"},
-     {"job.dump_folder", "dump_folder"},
      {"output_dir", "dump_folder"},
      {"out", "dump_folder"},
-     {"training.seed", "debug.seed"},
-     {"training.deterministic", "debug.deterministic"},
      {"training.batch_size", "training.local_batch_size"},
      {"batch_size", "training.local_batch_size"},
      {"learning_rate", "optimizer.lr"},

@@ -21,13 +21,13 @@ TESSERA_API void install_save_signal();
 /// another thread changes nothing. A process that `says` so prints a line on SIGINT. A second
 /// SIGINT ends the process.
 TESSERA_API void install_stop_signals(bool says);
-/// The same for SIGINT alone, without a line.
+/// Installs the handler of SIGINT alone, which prints no line.
 TESSERA_API void install_interrupt_signal();
 /// From now on SIGTERM and SIGINT end the process again.
 TESSERA_API void remove_stop_signals();
 /// The request to this process that is not served yet.
 [[nodiscard]] TESSERA_API SignalRequest pending_request();
-/// The same as a number that ranks sum over all ranks.
+/// pending_request() as a number that ranks sum over all ranks.
 [[nodiscard]] TESSERA_API int64_t request_code();
 /// The request of a sum of codes, the same on all ranks. A save request then counts as served: the
 /// caller must save next, or say that it cannot.

@@ -114,7 +114,7 @@ void announce_data(const Config& c, const RunParts& parts, const Print& print) {
 }
 
 // Rows of the vocabulary that no token of the data has cost memory, and time in the head.
-void warn_of_idle_vocabulary(const Config& c, const Tokenizer& tokenizer, const Print& print) {
+void warn_of_untrained_rows(const Config& c, const Tokenizer& tokenizer, const Print& print) {
   constexpr int64_t kFarSmaller = 8;
   const int64_t tokens = tokenizer.vocabulary(), rows = c.model.vocab_size();
   if (tokens == 0 || rows < kFarSmaller * tokens) return;
@@ -171,7 +171,7 @@ void announce(const RunFacts& run, const RunParts& parts, const Print& print) {
   if (run.device.is_cuda() && run.config.metrics.summary != "none")
     announce_attention(run.config, parts, print);
   announce_data(run.config, parts, print);
-  if (parts.data) warn_of_idle_vocabulary(run.config, *run.tokenizer, print);
+  if (parts.data) warn_of_untrained_rows(run.config, *run.tokenizer, print);
   announce_mesh(run.config, parts, print);
   for (const std::string& warning : run.config.warnings()) print("warning: " + warning);
   announce_training(run.config, parts, print);

@@ -139,7 +139,7 @@ void expect_near(const Values& got, const Values& want, double tolerance) {
   }
 }
 
-TEST_F(LeftOutParts, TheNextStepIsThatOfWhatIsLeft) {
+TEST_F(LeftOutParts, TheNextStepUsesThePartsThatWereLoaded) {
   constexpr int64_t kRows = kSaved * kRowsPerStep;
   const std::vector<Case> cases{
       {"", kSaved + 1, kSaved, kSaved, kRows},
