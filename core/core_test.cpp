@@ -54,6 +54,10 @@ TEST(Shape, DimsCountFromTheEndAndAreBounded) {
   }
 }
 
+// `x[0] = y` would set a handle that nobody keeps.
+static_assert(std::is_assignable_v<Tensor&, Tensor> && std::is_assignable_v<Tensor&, Tensor&>);
+static_assert(!std::is_assignable_v<Tensor, Tensor> && !std::is_assignable_v<Tensor, Tensor&>);
+
 TEST(Tensor, LiteralsReadBack) {
   const Context context;
   const Tensor x = tensor({{1, 2}, {3, 4.5}});

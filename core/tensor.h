@@ -83,6 +83,12 @@ class TESSERA_API Tensor {
  public:
   Tensor() = default;
   explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&&) noexcept = default;
+  // Of a variable alone: `x[0] = y` would compile, and give the handle that x[0] is another tensor.
+  Tensor& operator=(const Tensor&) & = default;
+  Tensor& operator=(Tensor&&) & noexcept = default;
+  ~Tensor() = default;
 
   /// Whether the handle holds a tensor. There is no conversion to bool: `if (x > 0)` does not
   /// compile, say `any(x > 0)` or `all(x > 0)` and read its `item()`.
@@ -180,7 +186,7 @@ class TESSERA_API Tensor {
   [[nodiscard]] Tensor detach() const;
 
   /// `x[i]`: whatever `index(x, i)` a room defines for the type of `i` (the slice room: `x[slice(1,
-  /// 3)]`).
+  /// 3)]`). To write: `assign_(x[0], y)`, `x[0] += y` or index_put_; `x[0] = y` does not compile.
   template <class At> [[nodiscard]] Tensor operator[](const At& i) const { return index(*this, i); }
   /// `x[{0, slice(1, 3), new_axis}]`: an entry per dim, as in `x[0, 1:3, None]`.
   template <class At = Index>
