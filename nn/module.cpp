@@ -193,23 +193,47 @@ struct WalkedRoot {
   const Module* running = nullptr;
 };
 
-// The first parameter or buffer without bytes; empty if all have them.
-std::string first_without_bytes(Module& module) {
-  class First final : public Visitor {
+// Explains a tensor on meta, or a plain one beside distributed ones, by the tensors that the module
+// lists; empty if they do not. Whether the model runs on shapes alone is not known, so the text
+// names both ways on.
+std::string places_of_listed(Module& module, const Error& error) {
+  const std::string_view text = error.what();
+  const bool bytes = dynamic_cast<const DeviceError*>(&error) && text.find("meta") != text.npos;
+  const bool layouts =
+      dynamic_cast<const LayoutError*>(&error) && text.find("a plain tensor") != text.npos;
+  if (!bytes && !layouts) return {};
+  class Suspect final : public Visitor {
    public:
+    explicit Suspect(bool of_bytes) : bytes_(of_bytes) {}
     void on_parameter(const std::string& path, Tensor& t, const Init&) override { look(path, t); }
     void on_buffer(const std::string& path, Tensor& t, const Init&, bool) override {
       look(path, t);
     }
-    std::string found;
+    std::string name;
+    Tensor found;
+    bool any = false;
 
    private:
-    void look(const std::string& path, const Tensor& t) {
-      if (found.empty() && t.defined() && t.device().is_meta()) found = path;
+    void look(const std::string& at, const Tensor& t) {
+      if (!t.defined()) return;
+      any = true;
+      if (found.defined() || !(bytes_ ? t.device().is_meta() : !t.is_distributed())) return;
+      name = at;
+      found = t;
     }
-  } first;
-  first.walk(module);
-  return first.found;
+    bool bytes_;
+  } suspect(bytes);
+  suspect.walk(module);
+  if (!suspect.any) return {};
+  if (!suspect.found.defined()) {
+    return concat("; visit() lists no tensor that is ", bytes ? "on meta" : "plain",
+                  ": this one is an input, a constant, or a member that visit() leaves out");
+  }
+  if (!suspect.found.device().is_meta()) return {};
+  return concat(
+      "; visit() lists ", suspect.name,
+      ", which has no bytes: call nn::initialize or nn::load; in a dry run, read no values and "
+      "make every other tensor on the meta device too");
 }
 
 }  // namespace
@@ -234,17 +258,10 @@ const Module** Module::enter_unnamed(const Module*& outer) const {
 void Module::explain(Error& error) const {
   std::string text = error.what();
   const auto says = [&text](const std::string& part) { return text.find(part) != text.npos; };
-  const bool places = dynamic_cast<const DeviceError*>(&error) != nullptr ||
-                      dynamic_cast<const LayoutError*>(&error) != nullptr;
   const std::vector<std::string>& parts = Context::current().module_path;
   // In a tree that was never walked, the root alone knows names.
-  if (places && (listed_ || parts.size() == 1) && !says("is not initialised")) {
-    const std::string name = first_without_bytes(detail::visitable(*this));
-    if (!name.empty()) {
-      text += concat("; the model is not initialised: ", name,
-                     " has no bytes yet, call nn::initialize or nn::load");
-    }
-  }
+  if ((listed_ || parts.size() == 1) && !says("; visit() lists "))
+    text += places_of_listed(detail::visitable(*this), error);
   const std::string path = joined_path(parts);
   // The path that an inner module has added begins with the path of this one.
   if (!says(" (in " + path)) text += in_module(path);

@@ -66,7 +66,9 @@ class TESSERA_API Module {
   Module& operator=(const Module&) = delete;
   virtual ~Module();
   /// Lists parameters, buffers and children by name, in a fixed order. Only visitors call it:
-  /// `visitor.walk(module)`.
+  /// `visitor.walk(module)`. A tensor that it leaves out has no name: nothing initialises, moves,
+  /// shards, updates or saves it. On the meta device the first forward of an initialised model is
+  /// an error; one that was made with values computes on, and stays as it is.
   virtual void visit(Visitor& visitor) = 0;
   /// The name that the parent listed this module under (`wq`, `layers.3`); empty for a root.
   [[nodiscard]] const std::string& name() const { return name_; }
@@ -200,7 +202,7 @@ class TESSERA_API Module {
   // Records the innermost running root that was walked and returns where; a module that was not
   // walked must not run inside one.
   const Module** enter_unnamed(const Module*& outer) const;
-  // Adds to an error of the module: the path, and whether its parameters are uninitialised.
+  // Adds to an error of the module: the path, and what of its tensors has no bytes or no layout.
   void explain(Error& error) const;
   template <class T> static constexpr char kAttachmentKey = 0;
   std::string name_;

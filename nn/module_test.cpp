@@ -246,16 +246,51 @@ TEST_F(ModuleTest, AnUninitialisedModelIsNamed) {
   Outer net;
   const std::string text = error_of([&] { (void)net(x_); });
   EXPECT_SAYS(text,
-              "the model is not initialised: layers.0.inner.weight has no bytes yet, call "
-              "nn::initialize or nn::load");
+              "; visit() lists layers.0.inner.weight, which has no bytes: call nn::initialize or "
+              "nn::load; in a dry run, ");
   initialize(net, 1);
   net.layers[1].inner.weight = parameter({3, 3}, DType::f32);
   const std::string one = error_of([&] { (void)net(x_); });
-  EXPECT_SAYS(one, "not initialised: weight has no bytes yet");
+  EXPECT_SAYS(one, "visit() lists weight, which has no bytes: call");
   EXPECT_TRUE(one.ends_with("(in layers.1.inner)")) << one;
-  EXPECT_EQ(times(one, "initialised"), 1u) << one;
+  EXPECT_EQ(times(one, "visit() lists"), 1u) << one;
   // A plan of shapes alone needs no bytes.
   EXPECT_EQ(Outer()(empty({2, 3}, DType::f32, kMeta)).shape(), (Shape{2, 3}));
+}
+
+// A scale that visit() lists or not.
+struct Scaled final : Layer<Scaled> {
+  explicit Scaled(Tensor by, bool lists = false) : scale(std::move(by)), lists_(lists) {}
+  void visit(Visitor& v) override {
+    v.child("inner", inner);
+    if (lists_) v.parameter("scale", scale, Init::normal(1));
+  }
+  [[nodiscard]] Tensor forward(const Tensor& x) const { return inner(x) * scale; }
+  Linear inner{3, 3};
+  Tensor scale;
+
+ private:
+  bool lists_;
+};
+
+TEST_F(ModuleTest, ADryRunIsToldWhichTensorIsElsewhere) {
+  const Scaled net(ones({3}));
+  const std::string text = error_of([&] { (void)net(empty({2, 3}, DType::f32, kMeta)); });
+  EXPECT_SAYS(text, "f32[2, 3]@meta on meta, f32[3] on cpu; move one with to_device");
+  EXPECT_SAYS(text, "; visit() lists inner.weight, which has no bytes: call");
+  EXPECT_SAYS(text, "in a dry run, read no values and make every other tensor on the meta device");
+}
+
+TEST_F(ModuleTest, AParameterThatIsNotListedIsFoundWhenItIsUsed) {
+  Scaled net(parameter({3}, DType::f32)), listed(parameter({3}, DType::f32), true);
+  initialize(net, 1);
+  initialize(listed, 1);
+  const std::string text = error_of([&] { (void)net(x_); });
+  EXPECT_SAYS(text, "f32[3]@meta on meta");
+  EXPECT_SAYS(text,
+              "; visit() lists no tensor that is on meta: this one is an input, a constant, or a "
+              "member that visit() leaves out");
+  EXPECT_EQ(listed(x_).shape(), x_.shape());
 }
 
 struct Listed final : Layer<Listed> {
