@@ -128,13 +128,13 @@ class TESSERA_API Module {
     static_assert(std::is_member_function_pointer_v<F> || std::is_empty_v<F>,
                   "body may run again in backward, so it captures nothing: pass what it needs as "
                   "arguments, or a member function of the module");
-    using Result = std::decay_t<decltype(apply(body, args...))>;
+    using Result = std::decay_t<decltype(run_body(body, args...))>;
     static_assert(detail::TensorResult<Result>,
                   "the result must be a Tensor, or an array, pair, tuple, struct or list of them, "
                   "for hooks to see it");
     const Running here(*this);
     try {
-      if (!hooks_) return apply(body, args...);
+      if (!hooks_) return run_body(body, args...);
       return detail::from_list<Result>(run_wrapped(body, args...));
     } catch (Error& error) {
       explain(error);
@@ -173,13 +173,14 @@ class TESSERA_API Module {
     const Module** root_;
   };
 
+  // Not `apply`: a member of that name would hide autograd's from the members of every module.
   template <class R, class C, class... Params, class... Args>
-  auto apply(R (C::*body)(Params...) const, const Args&... args) const {
+  auto run_body(R (C::*body)(Params...) const, const Args&... args) const {
     return (static_cast<const C&>(*this).*body)(args...);
   }
   template <class F, class... Args>
   requires std::is_empty_v<F>
-  static auto apply(F body, const Args&... args) { return body(args...); }
+  static auto run_body(F body, const Args&... args) { return body(args...); }
   // Moves the inputs out of the stored arguments, so that only the checkpoint decides which of them
   // are stored.
   template <class F, class... Args> TensorList run_wrapped(F body, const Args&... args) const {
@@ -193,7 +194,7 @@ class TESSERA_API Module {
       const auto give = [&](Tensor& t) { t = in[at++]; };
       std::apply([&](auto&... v) { (detail::each_tensor(v, give), ...); }, values);
       return detail::to_list(
-          std::apply([&](const auto&... v) { return apply(body, v...); }, values));
+          std::apply([&](const auto&... v) { return run_body(body, v...); }, values));
     });
   }
 

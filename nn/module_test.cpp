@@ -293,6 +293,23 @@ TEST_F(ModuleTest, AParameterThatIsNotListedIsFoundWhenItIsUsed) {
   EXPECT_EQ(listed(x_).shape(), x_.shape());
 }
 
+// Autograd's apply is what a member finds, too.
+struct Doubled final : Layer<Doubled> {
+  void visit(Visitor&) override {}
+  [[nodiscard]] Tensor forward(const Tensor& x) const {
+    return apply({"double", [](FunctionContext&, Tensors in) { return TensorList{in[0] * 2.0}; },
+                  [](FunctionContext&, const Grads& dy) { return Grads{dy[0] * 2.0}; }},
+                 {x})[0];
+  }
+};
+
+TEST_F(ModuleTest, AForwardAppliesAFunction) {
+  Tensor x = ones({2});
+  x.set_requires_grad();
+  backward(sum(Doubled()(x)));
+  EXPECT_EQ(x.grad().values(), (std::vector<double>{2, 2}));
+}
+
 struct Listed final : Layer<Listed> {
   explicit Listed(std::function<void(Visitor&, Listed&)> list) : list_(std::move(list)) {}
   void visit(Visitor& v) override { list_(v, *this); }
