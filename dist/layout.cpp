@@ -96,8 +96,11 @@ struct LayoutTable {
     const auto place = static_cast<uint32_t>(x.impl().layout);
     return {owner.state<LayoutTable>().made[place], owner.number};
   }
+  static Context* owner_or_null(const Tensor& x) {
+    return Context::find(static_cast<uint64_t>(x.impl().layout) >> 32);
+  }
   static Context& owner_of(const Tensor& x, std::string_view who) {
-    Context* owner = Context::find(static_cast<uint64_t>(x.impl().layout) >> 32);
+    Context* owner = owner_or_null(x);
     if (!owner) detail::fail_ended(who, x.meta());
     return *owner;
   }
@@ -105,6 +108,11 @@ struct LayoutTable {
 
 Layout detail::layout_of(const Tensor& x, std::string_view who) {
   return LayoutTable::find(x, who);
+}
+
+Layout detail::living_layout_of(const Tensor& x) {
+  const bool lives = x.is_distributed() && LayoutTable::owner_or_null(x);
+  return lives ? LayoutTable::find(x, {}) : Layout();
 }
 
 void detail::check_lives(const Tensor& x, std::string_view who) {

@@ -161,6 +161,8 @@ inline Tensor make_distributed(const Tensor& local, const Shape& global, Layout 
 namespace detail {
 /// The layout of x, empty if x is plain. UsageError that names x if its world has ended.
 TESSERA_API Layout layout_of(const Tensor& x, std::string_view who);
+/// The same, empty too if its world has ended.
+TESSERA_API Layout living_layout_of(const Tensor& x);
 /// That error alone.
 TESSERA_API void check_lives(const Tensor& x, std::string_view who);
 }  // namespace detail

@@ -210,7 +210,8 @@ Module& Module::to(Device device) {
 
 void initialize(Module& root, uint64_t seed, Device device) {
   for_each(root, detail::all, [&](const std::string& path, Tensor& t, const Init& init) {
-    detail::become(t, filled({t.shape(), t.dtype(), device}, init, {seed, stream_of(path)}, {}));
+    detail::become(t, filled({t.shape(), t.dtype(), device}, init, {seed, stream_of(path)},
+                             tessera::detail::living_layout_of(t)));
   });
 }
 

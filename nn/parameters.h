@@ -36,12 +36,12 @@ TESSERA_API int64_t parameter_count(Module& root);
 TESSERA_API void set_requires_grad(Module& root, bool on);
 
 /// Allocates every parameter and buffer on `device` and fills it by its Init. Frozen parameters
-/// stay frozen.
+/// stay frozen. Those that a pass gave a layout (fully_shard, tensor_parallel) keep it while its
+/// world lives: each rank makes its own shard.
 TESSERA_API void initialize(Module& root, uint64_t seed, Device device = kCpu);
 /// The layout of each parameter or buffer, by its name and global meta; empty: plain.
 using LayoutOf = std::function<Layout(const std::string& name, const TensorMeta& meta)>;
-/// The same, distributed: each rank fills its own shard, with the bits of the unsharded tensor,
-/// whatever its device.
+/// The same in these layouts. A shard has the bits of the unsharded tensor, whatever its device.
 TESSERA_API void initialize(Module& root, uint64_t seed, const LayoutOf& layout_of,
                             Device device = kCpu);
 /// Fills every parameter and persistent buffer from `source`, by name, with equal shape and dtype;

@@ -36,9 +36,9 @@ struct ShardPolicy {
 /// them, so children are wrapped first and the root last. A list is gathered when its first module
 /// runs, and done with its last (`{&norm, &output}`). Parameters get a Shard on the shard axes,
 /// innermost in its dim (so after tensor parallelism), in place: those on the meta device stay
-/// there until `initialize(model, seed, laid_out(model, mesh))`, which makes this rank's shard
-/// only; those with values must be equal on all ranks. Plain buffers become replicated over the
-/// mesh. Every input of the model must lie on the mesh.
+/// there until `initialize(model, seed)`, which makes this rank's shard only (with `laid_out(model,
+/// mesh)` also replicas of what no pass laid out); those with values must be equal on all ranks.
+/// Plain buffers become replicated over the mesh. Every input of the model must lie on the mesh.
 /// Makes the groups of the axes, so it is called on all ranks in one order; nothing else is sent.
 /// UsageError names all faults: an axis that does not exist, a number of ranks to
 /// reshard among that does not divide those of the shard axes, a module wrapped twice, by another

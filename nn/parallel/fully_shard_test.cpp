@@ -647,6 +647,27 @@ TEST(FullyShard, PrefetchFollowsTheListsThatWereSet) {
   });
 }
 
+TEST(FullyShard, InitialisesByTheLayoutsThatItGave) {
+  test::on_ranks(2, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    Net net, told;
+    for (Net* each : {&net, &told}) {
+      shard(*each, mesh);
+      fully_shard(*each, mesh, kAxes);
+    }
+    initialize(told, 3, laid_out(told, mesh));
+    for (int again = 0; again < 2; ++again) {
+      initialize(net, 3);
+      const auto got = named_parameters(net), want = named_parameters(told);
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_EQ(layout_of(got[i].tensor), layout_of(want[i].tensor)) << want[i].name;
+        EXPECT_EQ(local(got[i].tensor).values(), local(want[i].tensor).values()) << want[i].name;
+      }
+      backward(both(net(rows(mesh))));
+    }
+  });
+}
+
 class Gated final : public Layer<Gated> {
  public:
   void visit(Visitor& v) override { v.child("inner", inner); }
