@@ -19,7 +19,8 @@ struct CommEntry {
   std::string axes;  ///< the mesh axes that it ran over, `dp,tp`
   DType dtype = DType::f32;
   int64_t bytes = 0;  ///< larger side on this rank: output of all_gather, input of reduce_scatter
-  std::string path;   ///< module path, `layers.3.attention`; empty outside modules
+  std::string path;   ///< module path, `layers.3.attention`: of a gather or a reduction of a unit,
+                      ///< the unit's, whoever started it; empty for the root and outside modules
   std::string tag;    ///< `forward`, or `grad` in backward
 };
 

@@ -95,6 +95,11 @@ std::string text_of(const Lines& lines) {
   return text;
 }
 
+// The module that runs is known in forward, the unit that is gathered or reduced always.
+bool named(std::string_view axes, std::string_view tag) {
+  return tag == "forward" || axes.starts_with("dp_");
+}
+
 // --- The table ------------------------------------------------------------------------------------
 
 // What the step of one rank sends.
@@ -187,19 +192,19 @@ class StepTable {
   [[nodiscard]] int64_t tokens() const {
     return kRows / s_.batches / (s_.replicas * s_.shards) * kLength;
   }
-  // `module` starts it; in backward modules do not run.
   void send(std::string_view op, std::string_view axes, int64_t elements, DType dtype,
             std::string_view module = {}) {
-    lines_.push_back(concat(op, ' ', axes, ' ', dtype, ' ', elements * item_size(dtype), ' ',
-                            backward_ ? "grad" : "forward ", backward_ ? "" : module));
+    const std::string_view tag = backward_ ? "grad" : "forward";
+    lines_.push_back(concat(op, ' ', axes, ' ', dtype, ' ', elements * item_size(dtype), ' ', tag,
+                            ' ', named(axes, tag) ? module : ""));
   }
-  void gather(Unit& unit, std::string_view module = {}) {
+  void gather(Unit& unit) {
     if (std::exchange(unit.whole, true) || s_.shards == 1 || unit.elements == 0) return;
     if (std::exchange(unit.kept, false)) {
       const int64_t equal_parts = (unit.unpadded + s_.ways() - 1) / s_.ways() * s_.ways();
-      return send("all_gather", concat("dp_shard:", s_.ways()), equal_parts, compute_, module);
+      return send("all_gather", concat("dp_shard:", s_.ways()), equal_parts, compute_, unit.name);
     }
-    send("all_gather", "dp_shard", unit.elements, compute_, module);
+    send("all_gather", "dp_shard", unit.elements, compute_, unit.name);
   }
   void activations(std::string_view op, std::string_view module = {}) {
     if (s_.degree > 1) send(op, "tp", tokens() * test::kSmallDim, compute_, module);
@@ -213,8 +218,8 @@ class StepTable {
   }
 
   void begin(size_t i, const std::vector<Unit*>& order) {
-    gather(*order[i], order[i]->name);
-    if (i + 1 < order.size()) gather(*order[i + 1], order[i]->name);
+    gather(*order[i]);
+    if (i + 1 < order.size()) gather(*order[i + 1]);
   }
   void forward() {
     backward_ = false;
@@ -287,9 +292,10 @@ class StepTable {
     if (unit.partial > 0) send("all_reduce", "tp", unit.partial, sum_);
     const Accumulation how = s_.policy.accumulation;
     if (!last_ && how == Accumulation::whole) return;
-    if (s_.shards > 1) send("reduce_scatter", "dp_shard", unit.elements, sum_);
+    if (s_.shards > 1) send("reduce_scatter", "dp_shard", unit.elements, sum_, unit.name);
     if (!last_ && how == Accumulation::replicas) return;
-    if (s_.replicas > 1) send("all_reduce", "dp_replicate", unit.elements / s_.shards, sum_);
+    if (s_.replicas > 1)
+      send("all_reduce", "dp_replicate", unit.elements / s_.shards, sum_, unit.name);
   }
 
   [[nodiscard]] bool has_embedding_unit() const { return units_[0].name == "tok_embeddings"; }
@@ -325,8 +331,8 @@ void check(const Setting& s) {
     step(*model, mesh, s, metadata);
     Lines traced, planned, recorded;
     for (const CommEntry& e : trace.entries()) {
-      traced.push_back(concat(e.op, ' ', e.axes, ' ', e.dtype, ' ', e.bytes, ' ', e.tag,
-                              e.tag == "grad" ? "" : " " + e.path));
+      traced.push_back(concat(e.op, ' ', e.axes, ' ', e.dtype, ' ', e.bytes, ' ', e.tag, ' ',
+                              named(e.axes, e.tag) ? e.path : ""));
       planned.push_back(concat(e.op, ' ', e.axes, ' ', e.dtype, ' ', e.bytes));
     }
     for (const FlightRecorder::Operation& o : recorder.ended_since(first)) {

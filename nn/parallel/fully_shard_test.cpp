@@ -638,12 +638,32 @@ TEST(FullyShard, PrefetchFollowsTheListsThatWereSet) {
     (void)net(rows(mesh));
     const CommTrace trace;
     backward(both(net(rows(mesh))));
-    std::vector<std::string> paths;
-    for (const CommEntry& e : trace.entries()) {
-      if (e.op == "all_gather" && e.tag == "forward") paths.push_back(e.path);
-    }
-    // The root starts a, a starts b, and norm with head is gathered where it begins.
-    EXPECT_EQ(paths, (std::vector<std::string>{"", "a", "norm"}));
+    const auto paths = [&trace](std::string_view op, std::string_view tag) {
+      std::vector<std::string> of;
+      for (const CommEntry& e : trace.entries()) {
+        if (e.op == op && e.tag == tag) of.push_back(e.path);
+      }
+      return of;
+    };
+    // The root starts a, a starts b, and norm with head is gathered where it begins; each gather
+    // and each reduction has the name of its unit.
+    using Paths = std::vector<std::string>;
+    EXPECT_EQ(paths("all_gather", "forward"), (Paths{"a", "b", "norm"}));
+    EXPECT_EQ(paths("all_gather", "grad"), (Paths{"b", "norm", "a"}));
+    EXPECT_EQ(paths("reduce_scatter", "grad"), (Paths{"b", "norm", "a"}));
+  });
+}
+
+TEST(FullyShard, AGatherBeforeAnyForwardHasTheNameOfItsUnit) {
+  test::on_ranks(2, [](World&) {
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    Net net;
+    shard(net, mesh);
+    initialize(net, 3, laid_out(net, mesh));
+    const CommTrace trace;
+    unshard(net.b);
+    ASSERT_EQ(trace.count("all_gather"), 1);
+    EXPECT_EQ(trace.entries()[0].path, "b");
   });
 }
 

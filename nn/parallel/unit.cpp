@@ -47,6 +47,21 @@ class Unit::Swapped {
   Unit& unit_;
 };
 
+// Traces and errors name the unit during its lifetime, whoever made it gather or reduce.
+class Unit::InOwnName {
+ public:
+  explicit InOwnName(const Unit& unit)
+      : context_(Context::current()),
+        before_(std::exchange(context_.module_path, std::vector<std::string>{unit.path_})) {}
+  ~InOwnName() { context_.module_path = std::move(before_); }
+  InOwnName(const InOwnName&) = delete;
+  InOwnName& operator=(const InOwnName&) = delete;
+
+ private:
+  Context& context_;
+  std::vector<std::string> before_;
+};
+
 // One run of a module of the unit; the outermost one is the forward that gives the order.
 class Unit::Scope {
  public:
@@ -182,6 +197,7 @@ void Unit::open(UnitFlow& flow, bool recompute) {
     if (unit.get() != this) unit->release_after_forward();
   }
   refresh();
+  path_ = joined_path(Context::current().module_path);
   for (Slot& s : slots_) s.version = s.parameter.storage().version();
   on(UnitEvent::forward_begins);
   const size_t place = pass->begun.size();
@@ -226,6 +242,7 @@ void Unit::make_whole(UnitPass* pass) {
            // Nothing recorded after this function needs the whole parameters any more.
            [self = shared_from_this(), to = g.parameters](FunctionContext&, const Grads& dy) {
              if (self->state_ != UnitState::held) to->release();
+             const InOwnName named(*self);
              return to->reduce(dy, flow_of_rank().last);
            },
            always},
@@ -285,11 +302,16 @@ void Unit::on(UnitEvent event) {
     if (!g.parameters) continue;
     switch (to.action) {
       case UnitAction::none: break;
-      case UnitAction::gather: g.parameters->gather(); break;
+      case UnitAction::gather: gather(*g.parameters); break;
       case UnitAction::release: g.parameters->release(); break;
       case UnitAction::release_after_forward: g.parameters->release_after_forward(); break;
     }
   }
+}
+
+void Unit::gather(WholeParameters& parameters) const {
+  const InOwnName named(*this);
+  parameters.gather();
 }
 
 int64_t Unit::whole_bytes() const {
@@ -303,6 +325,7 @@ void Unit::release_after_forward() {
 }
 
 void Unit::refresh_at_rest() {
+  if (path_.empty()) path_ = modules_.front()->name();  // it has not run: the last part
   if (!swapped_ && opened_ == 0) refresh();
 }
 

@@ -107,9 +107,11 @@ class Unit : public std::enable_shared_from_this<Unit> {
     bool trained = false;
   };
   class Swapped;
+  class InOwnName;
   class Scope;
 
   void on(UnitEvent event);
+  void gather(WholeParameters& parameters) const;
   void refresh_at_rest();
   void refresh();
   void make_groups();
@@ -121,6 +123,7 @@ class Unit : public std::enable_shared_from_this<Unit> {
   static void start(const std::optional<UnitList>& wished, Unit* next, UnitPass* forward);
 
   std::vector<Module*> modules_;
+  std::string path_;  // of the module that ran first
   std::vector<Slot> slots_;
   UnitOptions options_;
   Make make_;
