@@ -49,6 +49,10 @@ TEST(Einsum, Errors) {
   EXPECT_EQ(message_of("ij,jk->ik", {a, b}),
             "ShapeError [einsum] 'j' of \"ij,jk->ik\" is 3 in operand 0 and 4 in operand 1: given "
             "f32[2, 3] and f32[4, 5]");
+  EXPECT_EQ(
+      message_of("i,i->", {zeros({3}), zeros({4})}),
+      "ShapeError [einsum] 'i' of \"i,i->\" is 3 in operand 0 and 4 in operand 1: given f32[3] "
+      "and f32[4]");
   EXPECT_EQ(message_of("ij,jkl->il", {a, b}),
             "ShapeError [einsum] operand 1 of \"ij,jkl->il\" has 3 letters for rank 2: given "
             "f32[4, 5]");
