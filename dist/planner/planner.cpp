@@ -119,7 +119,7 @@ std::string redistribute_call(size_t input, Layout target) {
     }
   }
   fail<LayoutError>(row.name, "would have to communicate over axis ", axes, ':', draw(in), fixes,
-                    "\n  or let the planner choose: AutoRedistribute scope;");
+                    "\n  or let the planner choose, while an AutoRedistribute lives");
 }
 
 // The contribution of a rank without elements of a dropped factor, so that kernels need no special

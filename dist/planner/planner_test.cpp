@@ -71,6 +71,7 @@ TEST(Planner, RefusesToSendAndNamesTheFix) {
     for (const char* part : {"[add]", "\"tp\"", "input 0: f32[4, 8]", "input 1: f32[4, 8]",
                              "redistribute(input", "AutoRedistribute", "mesh(dp=2, tp=2)"})
       EXPECT_NE(text.find(part), text.npos) << part << " in " << text;
+    EXPECT_TRUE(text.ends_with("planner choose, while an AutoRedistribute lives")) << text;
     const std::string soft = message_of<LayoutError>([&] { (void)softmax(a, -1); });
     EXPECT_NE(soft.find("redistribute(input 0, {Shard(0), Shard(0)})"), soft.npos) << soft;
     // The call that it names works.
