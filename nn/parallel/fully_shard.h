@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // fully_shard: parameters, gradients and optimizer states are sharded over data-parallel ranks
-// (ZeRO-3, as PyTorch's FSDP2). Each call makes one unit: its parameters are gathered by one
-// all_gather before it runs, and its gradients reduced by one reduce_scatter in backward. With
+// (ZeRO-3, as PyTorch's FSDP2). Each call makes one unit. Its parameters of one dtype, device and
+// mesh that all need a gradient, or all need none, are one bucket: gathered by one all_gather
+// before the unit runs, and their gradients reduced by one reduce_scatter in backward. With
 // replicate axes (HSDP) shards are then all-reduced over the replicas. Parameters are distributed
 // tensors on the mesh, outside forward too: optimizers, clipping and checkpoints see shards.
 #pragma once
