@@ -303,14 +303,33 @@ int64_t AttentionBackward::workspace(Metas in, Device device) const {
 }  // namespace tessera::op
 
 namespace tessera {
+namespace {
+
+// Of more keys than queries, causal queries see the first ones or, after a cache, all: PyTorch
+// takes the first without a word.
+void check_query_start(const Tensor& q, const Tensor& k, const AttentionOptions& o) {
+  const bool said = o.query_start || o.query_positions.defined() || o.key_positions.defined() ||
+                    o.key_start != 0 || o.block_map.blocks.defined();
+  if (said || !o.mask.has(AttentionMask::Kind::causal) || q.rank() != 4 || k.rank() != 4) return;
+  const int time = o.heads_inner ? 1 : 2;
+  const int64_t queries = q.size(time), keys = k.size(time);
+  if (keys <= queries) return;
+  fail<ValueError>(op::Attention::name, "mask ", o.mask, " with ", counted(queries, "query"),
+                   " and ", counted(keys, "key"),
+                   ", and no query_start: give the position of the first query, ", keys - queries,
+                   " if the queries are the last tokens of a cache, 0 if they are the first");
+}
+
+}  // namespace
 
 std::array<Tensor, 2> scaled_dot_product_attention_with_lse(const Tensor& q, const Tensor& k,
                                                             const Tensor& v,
                                                             const AttentionOptions& o) {
-  const op::Attention op{o.mask, o.heads_inner, o.scale, o.query_start, o.key_start};
-  for (const auto& [positions, start, what] :
-       {std::tuple{&o.query_positions, o.query_start, "query"},
-        std::tuple{&o.key_positions, o.key_start, "key"}}) {
+  check_query_start(q, k, o);
+  const int64_t query_start = o.query_start.value_or(0);
+  const op::Attention op{o.mask, o.heads_inner, o.scale, query_start, o.key_start};
+  for (const auto& [positions, start, what] : {std::tuple{&o.query_positions, query_start, "query"},
+                                               std::tuple{&o.key_positions, o.key_start, "key"}}) {
     if (!positions->defined() || start == 0) continue;
     fail<ValueError>(op.name, what, "_start is ", start, " and ", what, "_positions are ",
                      positions->meta(), ": expected one of them");

@@ -15,6 +15,8 @@
 #include "tessera/kernels/mask/block_map.h"
 #include "tessera/kernels/mask/mask.h"
 
+#include <optional>
+
 namespace tessera {
 namespace op {
 
@@ -93,9 +95,11 @@ struct AttentionOptions {
   AttentionMask mask = {};   ///< all keys; AttentionMask::causal() for those before
   bool heads_inner = false;  ///< operands are (B, T, H, D)
   double scale = 0;          ///< 0: 1 / sqrt(D)
-  /// Positions of query 0 and key 0 where positions are not given: query_start of a KV cache is the
-  /// number of tokens that it held before.
-  int64_t query_start = 0, key_start = 0;
+  /// Position of query 0 where query_positions are not given: with a KV cache, the number of tokens
+  /// that it held before. Default: 0. ValueError: the default with a mask that has causal() and
+  /// more keys than queries, since queries after cached keys would not see the last of them.
+  std::optional<int64_t> query_start = {};
+  int64_t key_start = 0;  ///< position of key 0 where key_positions are not given
   Tensor query_positions = {}, key_positions = {};  ///< (B, T) or (T), (B, S) or (S), i64
   Tensor query_documents = {}, key_documents = {};  ///< the same, of a mask with document()
   BlockMap block_map = {};  ///< a block that it calls full, or gives bits, does not ask the mask

@@ -303,6 +303,22 @@ TEST(Attention, ASinkTakesItsShareAndLeavesUnseenRowsZero) {
   EXPECT_THROW((void)attention_sink(o, cast(lse, DType::f64), sink), DTypeError);
 }
 
+TEST(Attention, CausalQueriesOverMoreKeysSayWhichTheyAre) {
+  const Session session;
+  const Tensor q = normal({1, 1, 1, 4}, {1, 1}), k = normal({1, 1, 5, 4}, {1, 2});
+  const std::string text =
+      error_of<ValueError>([&] { (void)scaled_dot_product_attention(q, k, k, {.mask = kCausal}); });
+  EXPECT_NE(text.find("mask causal with 1 query and 5 keys, and no query_start: give the position "
+                      "of the first query, 4 if the queries are the last tokens of a cache"),
+            std::string::npos)
+      << text;
+  const auto from = [&](int64_t start) {
+    return scaled_dot_product_attention(q, k, k, {.mask = kCausal, .query_start = start}).values();
+  };
+  EXPECT_EQ(from(4), scaled_dot_product_attention(q, k, k).values());  // the last sees all keys
+  EXPECT_EQ(from(0), slice(k, 2, {0, 1}).values());                    // the first sees itself
+}
+
 TEST(Attention, ErrorsOfMasksSayWhatWasGivenAndExpected) {
   const Session session;
   const Tensor x = normal({1, 1, 5, 4}, {1, 1});

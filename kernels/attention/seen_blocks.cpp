@@ -11,7 +11,7 @@ namespace tessera {
 
 Tensor count_seen_blocks(int64_t batches, int64_t queries, int64_t keys,
                          const AttentionOptions& o) {
-  const op::Attention op{o.mask, true, 1, o.query_start, o.key_start};
+  const op::Attention op{o.mask, true, 1, o.query_start.value_or(0), o.key_start};
   const TensorList masks{o.query_positions, o.key_positions,    o.query_documents,
                          o.key_documents,   o.block_map.blocks, o.block_map.bits};
   for (const Tensor& x : masks) {

@@ -219,7 +219,8 @@ TEST(AttentionMask, EveryMaskInEveryOrderIsThePlainFormula) {
           const Shape shape = order == 1 ? Shape{n} : Shape{z.b, n};
           const Tensor positions = tensor_of(places[side], shape),
                        ids = tensor_of(documents[side], shape);
-          if (order == 0) (side == 0 ? options.query_start : options.key_start) = side == 0 ? 5 : 2;
+          if (order == 0 && side == 0) options.query_start = 5;
+          else if (order == 0) options.key_start = 2;
           else (side == 0 ? options.query_positions : options.key_positions) = positions;
           if (mask.has(Mask::Kind::document))
             (side == 0 ? options.query_documents : options.key_documents) = ids;

@@ -58,8 +58,9 @@ class Gathered {
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &o = saved[3], &lse = saved[4];
     const AttentionOptions& m = mask();
     // As in the gradient of the op itself: wider dtypes round o as finely as sums of p dp are.
-    const op::AttentionBackward op{m.mask,        m.heads_inner, scale_,
-                                   m.query_start, m.key_start,   item_size(o.dtype()) < 4};
+    const op::AttentionBackward op{m.mask,      m.heads_inner,
+                                   scale_,      m.query_start.value_or(0),
+                                   m.key_start, item_size(o.dtype()) < 4};
     auto found = [&] {
       const std::array in{q,
                           whole(k),

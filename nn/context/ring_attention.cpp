@@ -139,7 +139,8 @@ class Ring {
     for (const KeyPiece& piece : source.pieces) {
       const Pair keys = piece_of(all, piece), of_keys = piece_of(to, piece);
       const AttentionOptions& o = piece.options;
-      const op::AttentionBackward op{o.mask, o.heads_inner, scale_, o.query_start, o.key_start};
+      const op::AttentionBackward op{o.mask, o.heads_inner, scale_, o.query_start.value_or(0),
+                                     o.key_start};
       const std::array in{saved[0],        keys.k,
                           keys.v,          saved[3],
                           saved[4],        dy[0],
