@@ -115,7 +115,10 @@ std::vector<Term> bind(Equation& e, std::string_view text, const std::vector<Ten
     if (has(labels, kEllipsis) ? x.rank() < letters : x.rank() != letters)
       fail<ShapeError>("einsum", "operand ", i, " of \"", text, "\" has ",
                        counted(letters, "letter"), " for rank ", x.rank(), ": given ", x.meta());
-    if (!kFloats.has(x.dtype()) || x.dtype() != operands[0].dtype())
+    if (!kFloats.has(x.dtype()))
+      fail<DTypeError>("einsum", "operand ", i, " is ", x.meta(), ", expected one dtype of ",
+                       kFloats, "; cast it");
+    if (x.dtype() != operands[0].dtype())
       fail<DTypeError>("einsum", "operands must share one dtype of ", kFloats, ": operand 0 is ",
                        operands[0].meta(), ", operand ", i, " is ", x.meta(), "; cast one");
     if (has(labels, kEllipsis)) under_ellipsis = std::max(under_ellipsis, x.rank() - letters);

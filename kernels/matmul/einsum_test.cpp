@@ -77,6 +77,9 @@ TEST(Einsum, Errors) {
   EXPECT_EQ(message_of("ij,kl->ik", {a, zeros({4, 5}, DType::f64)}),
             "DTypeError [einsum] operands must share one dtype of f64, f32, bf16, f16: operand 0 "
             "is f32[2, 3], operand 1 is f64[4, 5]; cast one");
+  EXPECT_EQ(message_of("i,i->", {zeros({3}, DType::i64), zeros({4}, DType::i64)}),
+            "DTypeError [einsum] operand 0 is i64[3], expected one dtype of f64, f32, bf16, f16; "
+            "cast it");
 }
 
 TEST(Einsum, SumsOverAnEllipsisThatTheResultLacks) {
