@@ -3,7 +3,8 @@
 // at once, which is the least that an all_reduce in place reads and writes. Sizes are of the whole
 // tensor. Back ends: threads (payloads move from tensor to tensor) and staged (through slots, as
 // between processes of one host); under mpirun, srun or torchrun: the processes; between GPUs nccl,
-// and what it took rank 0 to connect.
+// and what it took rank 0 to connect. Then messages between the first two ranks: half of a round
+// trip, and a recv whose sender computes (one long op) as soon as it has posted.
 #include "tessera/bench/support.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/dist/launch/threads_impl.h"
@@ -73,6 +74,60 @@ void measure(ProcessGroup& group, std::string_view backend, int repeats, Device 
                {"connect_bytes", taken}});
 }
 
+// Milliseconds of a recv on rank 1; rank 0 goes from its send into a matmul. The barrier lets both
+// begin at once.
+double recv_beside_op_ms(ProcessGroup& group, const Tensor& x, const Tensor& long_op) {
+  group.barrier()->wait();
+  const auto start = Clock::now();
+  if (group.rank() == 0) {
+    const Ref<Work> sent = group.send(x, 1);
+    (void)matmul(long_op, long_op);
+    sent->wait();
+  } else if (group.rank() == 1) {
+    group.recv(x, 0)->wait();
+  }
+  const double ms = seconds_since(start) * 1e3;
+  group.barrier()->wait();
+  return ms;
+}
+
+void measure_messages(ProcessGroup& group, std::string_view backend, int repeats, Device device,
+                      Lines& lines) {
+  const int me = group.rank();
+  if (me == 1)
+    fmt::print("\nmessages, {} on {}\n{:>10} {:>16} {:>10} {:>24}\n", backend, concat(device),
+               "bytes", "half trip, us", "GB/s", "recv beside an op, ms");
+  const Tensor long_op = zeros({1500, 1500}, DType::f32, device);
+  for (const int64_t bytes : {int64_t{4}, int64_t{1} << 16, int64_t{1} << 24}) {
+    const Tensor x = zeros({bytes / 4}, DType::f32, device);
+    const double trip = collective_us(
+        group,
+        [&] {
+          if (me == 0) (void)group.send(x, 1);
+          if (me < 2) group.recv(x, 1 - me)->wait();
+          if (me == 1) group.send(x, 0)->wait();
+        },
+        bytes, repeats, device);
+    std::vector<double> beside;
+    for (int i = 0; i < repeats; ++i) beside.push_back(recv_beside_op_ms(group, x, long_op));
+    if (me != 1) continue;
+    const double gigabytes = static_cast<double>(bytes) / (trip / 2) / 1e3;
+    fmt::print("{:>10} {:>16.2f} {:>10.2f} {:>24.2f}\n", bytes, trip / 2, gigabytes,
+               median(beside));
+    lines.write({{"backend", backend},
+                 {"device", concat(device)},
+                 {"message_bytes", bytes},
+                 {"half_trip_us", trip / 2},
+                 {"recv_beside_op_ms", median(beside)}});
+  }
+}
+
+void measure_all(ProcessGroup& group, std::string_view backend, int repeats, Device device,
+                 bool messages_alone, Lines& lines) {
+  if (!messages_alone) measure(group, backend, repeats, device, lines);
+  if (group.size() > 1) measure_messages(group, backend, repeats, device, lines);
+}
+
 }  // namespace
 }  // namespace tessera::bench
 
@@ -83,6 +138,7 @@ int main(int argc, char** argv) {
     const int ranks = arguments.number("--ranks", 2), repeats = arguments.number("--repeats", 7);
     const int threads = arguments.number("--threads", 0, 0);
     const std::string only = arguments.text("--backend");
+    const bool messages_alone = arguments.flag("--messages");
     const DeviceChoice device = arguments.device_choice();
     const Launch launch = detect_launch();
     const std::string path = arguments.text("--json");
@@ -93,8 +149,9 @@ int main(int argc, char** argv) {
     const bool on_devices = rank_device(device, all).is_cuda();
     if (processes || on_devices) {
       const auto run = [&](World& w) {
-        bench::measure(w.group(), on_devices ? "nccl" : w.group().backend(), repeats,
-                       rank_device(device, w.local_rank(), w.local_ranks()), lines);
+        bench::measure_all(w.group(), on_devices ? "nccl" : w.group().backend(), repeats,
+                           rank_device(device, w.local_rank(), w.local_ranks()), messages_alone,
+                           lines);
       };
       run_launched(all, run, {.threads = threads});
       return;
@@ -103,7 +160,10 @@ int main(int argc, char** argv) {
       const std::string_view name = mode == PayloadMode::direct ? "threads" : "staged";
       if (!only.empty() && only != name) continue;
       run_threads(
-          ranks, [&](World& w) { bench::measure(w.group(), name, repeats, kCpu, lines); },
+          ranks,
+          [&](World& w) {
+            bench::measure_all(w.group(), name, repeats, kCpu, messages_alone, lines);
+          },
           {.threads = threads}, mode);
     }
   });
