@@ -216,8 +216,8 @@ LaunchedProcess::Member LaunchedProcess::make_shared(int n, Deadline deadline) {
   Member member;
   member.board = board_in(
       shared_memory(*bootstrap_, members, "board", "board", WorldBoard::bytes(n), deadline));
-  const auto segment =
-      shared_memory(*bootstrap_, members, "segment", "world", shared_group_bytes(n), deadline);
+  const auto segment = shared_memory(*bootstrap_, members, "segment", "world",
+                                     shared_group_bytes(n, kMessagePool), deadline);
   member.comm = std::make_shared<CommState>(rank(), member.board);
   member.side =
       std::make_shared<SideChannel>(rank(), std::vector(places_.begin(), places_.begin() + n),
@@ -228,6 +228,7 @@ LaunchedProcess::Member LaunchedProcess::make_shared(int n, Deadline deadline) {
                                     .name = "world",
                                     .backend = mpi_ ? "mpi" : "shared",
                                     .mode = PayloadMode::staged,
+                                    .pool = kMessagePool,
                                     .segment = segment,
                                     .source = std::make_shared<MappedSegments>(bootstrap_),
                                     .comm = member.comm});

@@ -83,10 +83,11 @@ void HeapSegments::settled(int world_rank) {
 }
 
 void run_threads(int n, const std::function<void(World&)>& fn, const WorldOptions& options,
-                 PayloadMode mode) {
+                 PayloadMode mode, size_t pool) {
   if (n < 1) fail<LaunchError>("run_ranks", counted(n, "rank"), ": expected 1 or more");
   const auto segments = std::make_shared<HeapSegments>();
-  const auto segment = HeapSegments::allocate(shared_group_bytes(n));
+  if (mode == PayloadMode::direct) pool = 0;
+  const auto segment = HeapSegments::allocate(shared_group_bytes(n, pool));
   const auto memory = HeapSegments::allocate(WorldBoard::bytes(n));
   const std::shared_ptr<WorldBoard> board(memory, reinterpret_cast<WorldBoard*>(memory.get()));
   std::vector<int> ranks(static_cast<size_t>(n));
@@ -101,6 +102,7 @@ void run_threads(int n, const std::function<void(World&)>& fn, const WorldOption
                                      .name = "world",
                                      .backend = mode == PayloadMode::direct ? "threads" : "shared",
                                      .mode = mode,
+                                     .pool = pool,
                                      .segment = segment,
                                      .source = segments,
                                      .comm = comm}),

@@ -37,8 +37,9 @@ class HeapSegments final : public SegmentSource {
   std::map<int, Key> making_;                // the group that each rank is creating
 };
 
-/// run_ranks with the payload mode chosen.
+/// run_ranks with the payload mode chosen; `pool`: of the messages of a rank, where it is staged.
 TESSERA_API void run_threads(int n, const std::function<void(World&)>& fn,
-                             const WorldOptions& options, PayloadMode mode);
+                             const WorldOptions& options, PayloadMode mode,
+                             size_t pool = kMessagePool);
 
 }  // namespace tessera

@@ -29,14 +29,16 @@ Ref<ProcessGroup> make_message_group(std::shared_ptr<MessageWorld> world, std::v
   if (world->may_share && one_host) {
     const auto source = std::make_shared<MappedSegments>(world->bootstrap);
     const auto left = deadline - Clock::now();
-    const auto segment = source->segment(
-        ranks, name, world->comm->world_rank, shared_group_bytes(static_cast<int>(ranks.size())),
-        std::chrono::duration_cast<std::chrono::milliseconds>(left));
+    const auto segment =
+        source->segment(ranks, name, world->comm->world_rank,
+                        shared_group_bytes(static_cast<int>(ranks.size()), kMessagePool),
+                        std::chrono::duration_cast<std::chrono::milliseconds>(left));
     return make_shared_group({.rank = rank,
                               .ranks = std::move(ranks),
                               .name = std::move(name),
                               .backend = world->backend,
                               .mode = PayloadMode::staged,
+                              .pool = kMessagePool,
                               .segment = segment,
                               .source = source,
                               .comm = world->comm});

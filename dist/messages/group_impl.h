@@ -130,7 +130,9 @@ class MessageGroup final : public QueuedGroup {
 
   // pairs.cpp: send and recv.
   void post(const Ref<MessageWork>& w);
+  void send_message(MessageWork& w);
   void advance_pairs();
+  void advance_outgoing(int to);
   void advance_inbox(int from);
   bool take_unexpected(int from);
   bool take_opening(int from);

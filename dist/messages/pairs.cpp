@@ -19,19 +19,21 @@ void MessageGroup::post(const Ref<MessageWork>& w) {
   const Collective& c = w->c;
   recorder().started(c.record);
   const auto peer = static_cast<size_t>(c.root);
-  if (c.kind == CollectiveKind::recv) {
-    inboxes_[peer].posted.push_back(w);
-    return;
-  }
-  outgoing_[peer].push_back(w);
-  w->out = std::make_unique_for_overwrite<Opening[]>(1);
-  Opening& opening = w->out[0];
+  if (c.kind == CollectiveKind::recv) inboxes_[peer].posted.push_back(w);
+  else outgoing_[peer].push_back(w);
+}
+
+void MessageGroup::send_message(MessageWork& w) {
+  const Collective& c = w.c;
+  w.stage = MessageWork::Stage::opening;
+  w.out = std::make_unique_for_overwrite<Opening[]>(1);
+  Opening& opening = w.out[0];
   opening.sequence = c.sequence;
   opening.tag = c.tag;
   opening.payload = c.count * item_size(c.dtype);
   opening.signature = Signature(c);
   const auto send = [&](const void* data, size_t bytes) {
-    w->transfers.push_back(
+    w.transfers.push_back(
         {world_->messages->send(world(c.root), tag_of(id_), data, bytes), c.root, false});
   };
   if (opening.is_inline() && opening.payload > 0)
@@ -42,17 +44,33 @@ void MessageGroup::post(const Ref<MessageWork>& w) {
 
 void MessageGroup::advance_pairs() {
   for (int p = 0; p < size() && !failure_->happened(); ++p) {
-    auto& outgoing = outgoing_[static_cast<size_t>(p)];
-    while (!outgoing.empty()) {
-      const Ref<MessageWork> w = outgoing.front();
-      if (!transfers_done(*w)) {
-        left_behind(p, *w);
-        break;
-      }
-      finish(w);
-      outgoing.pop_front();
-    }
+    advance_outgoing(p);
     advance_inbox(p);
+  }
+}
+
+// A message that must wait for its bytes holds up those of its tag alone.
+void MessageGroup::advance_outgoing(int to) {
+  auto& outgoing = outgoing_[static_cast<size_t>(to)];
+  std::vector<int> held;
+  bool first = true;  // of what the peer has not taken, for it may have left
+  for (auto it = outgoing.begin(); it != outgoing.end();) {
+    const Ref<MessageWork> w = *it;
+    const int tag = w->c.tag;
+    const bool queued = w->stage == MessageWork::Stage::queued;
+    if (queued && (std::ranges::find(held, tag) != held.end() || !w->c.may_start())) {
+      held.push_back(tag);
+      ++it;
+      continue;
+    }
+    if (queued) send_message(*w);
+    if (transfers_done(*w)) {
+      finish(w);
+      it = outgoing.erase(it);
+      continue;
+    }
+    if (std::exchange(first, false)) left_behind(to, *w);
+    ++it;
   }
 }
 
@@ -73,10 +91,6 @@ void fill(MessageWork& w, const std::byte* data, int64_t bytes) {
   if (bytes > 0) std::memcpy(w.c.out.data, data, static_cast<size_t>(bytes));
 }
 
-auto waiting_for(std::deque<Ref<MessageWork>>& posted, int64_t tag) {
-  return std::ranges::find_if(posted, [&](const Ref<MessageWork>& w) { return w->c.tag == tag; });
-}
-
 }  // namespace
 
 void MessageGroup::finish(const Ref<MessageWork>& message) {
@@ -88,7 +102,7 @@ void MessageGroup::finish(const Ref<MessageWork>& message) {
 bool MessageGroup::take_unexpected(int from) {
   Inbox& inbox = inboxes_[static_cast<size_t>(from)];
   for (auto kept = inbox.unexpected.begin(); kept != inbox.unexpected.end();) {
-    const auto w = waiting_for(inbox.posted, (*kept)->opening.tag);
+    const auto w = recv_of(inbox.posted, (*kept)->opening.tag);
     if (w == inbox.posted.end()) {
       ++kept;
       continue;
@@ -110,7 +124,7 @@ bool MessageGroup::take_opening(int from) {
     inbox.handle = world_->messages->receive(world(from), tag_of(id_), to,
                                              static_cast<size_t>(opening.payload));
   };
-  if (const auto w = waiting_for(inbox.posted, opening.tag); w != inbox.posted.end()) {
+  if (const auto w = recv_of(inbox.posted, opening.tag); w != inbox.posted.end()) {
     if (!deliver(from, opening, **w)) return false;
     const Ref<MessageWork> work = *w;
     inbox.posted.erase(w);
@@ -147,7 +161,7 @@ void MessageGroup::advance_inbox(int from) {
     }
     if (!world_->messages->done(inbox.handle)) {
       if (inbox.current) left_behind(from, *inbox.current);
-      else if (!inbox.posted.empty()) left_behind(from, *inbox.posted.front());
+      else if (const MessageWork* w = first_to_come(inbox.posted)) left_behind(from, *w);
       return;
     }
     last_look_ = false;

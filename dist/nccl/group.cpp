@@ -125,6 +125,7 @@ NcclGroup::~NcclGroup() {
   for (auto& [ranks, pipe] : pipes_)
     if (pipe.channel) pipe.channel->leave();
   for (void* event : idle_events_) api_.event_free(event);
+  if (gate_) Process::get().cuda().give_stream(*gate_);
 }
 
 std::string NcclGroup::where(const Collective& c) const {
@@ -347,12 +348,14 @@ Ref<Work> NcclGroup::start(Collective c) {
   const Stream compute = Context::current().stream(device_);
   if (check_signatures_ && !message) compare_signatures(w->c);
   const Stream own = channel_->stream;
-  for (const Ref<PendingUse>& before : std::exchange(w->c.after, {})) before->wait_on(own);
+  const Stream begins = message ? begins_after(*w, compute) : compute;
+  for (const Ref<PendingUse>& before : std::exchange(w->c.after, {}))
+    before->wait_on(message ? begins : own);
   if (w->c.kind == CollectiveKind::barrier) w->scratch = empty({1}, DType::u8, device_);
   const int code = [&] {
     const auto guard = comm().lock();
     if (failure_) return 0;  // thrown below
-    if (const int made = make_events(*w, compute)) return made;
+    if (const int made = make_events(*w, begins)) return made;
     if (message) return 0;
     const int ordered = api_.stream_wait(own.handle, w->ready);
     return ordered ? ordered : queue(*w);
@@ -383,10 +386,32 @@ int NcclGroup::take_event(void** event) {
   return 0;
 }
 
-int NcclGroup::make_events(NcclWork& w, Stream compute) {
+// What a message begins after in this rank: its stream, or, where bytes are under way, another one
+// that comes after both, so that neither the host nor the rank's stream waits.
+Stream NcclGroup::begins_after(const NcclWork& w, Stream compute) {
+  if (w.c.after.empty()) return compute;
+  if (!gate_) gate_ = Process::get().cuda().take_stream(device_.index);
+  const int code = [&] {
+    const auto guard = comm().lock();
+    return order_after(*gate_, compute);
+  }();
+  check(code, &w);
+  return *gate_;
+}
+
+int NcclGroup::order_after(Stream later, Stream before) {
+  void* event = nullptr;
+  int code = take_event(&event);
+  if (code == 0) code = api_.event_record(event, before.handle);
+  if (code == 0) code = api_.stream_wait(later.handle, event);
+  if (event) idle_events_.push_back(event);
+  return code;
+}
+
+int NcclGroup::make_events(NcclWork& w, Stream begins) {
   if (const int code = take_event(&w.ready)) return code;
   if (const int code = take_event(&w.end)) return code;
-  return api_.event_record(w.ready, compute.handle);
+  return api_.event_record(w.ready, begins.handle);
 }
 
 int NcclGroup::mark_end(NcclWork& w, void* stream) {

@@ -156,13 +156,15 @@ class NcclGroup final : public ProcessGroup, public Pending {
     std::chrono::milliseconds timeout{0};
   };
   [[nodiscard]] std::optional<Late> overdue();
-  [[nodiscard]] int make_events(NcclWork& w, Stream compute);
+  [[nodiscard]] int make_events(NcclWork& w, Stream begins);
+  [[nodiscard]] int order_after(Stream later, Stream before);
   [[nodiscard]] int take_event(void** event);
   [[nodiscard]] int mark_end(NcclWork& w, void* stream);
   [[nodiscard]] int queue(NcclWork& w);
   [[nodiscard]] int queue_pairs(NcclWork& w);
 
   // Messages; `run_steps` with the lock, what goes before without it.
+  [[nodiscard]] Stream begins_after(const NcclWork& w, Stream compute);
   void post(const Ref<NcclWork>& w);
   [[nodiscard]] NcclPipe& pipe_of(int from, int to);
   void post_send(const Ref<NcclWork>& w);
@@ -183,6 +185,7 @@ class NcclGroup final : public ProcessGroup, public Pending {
   std::vector<Ref<NcclWork>> messages_;            // that have not ended
   std::map<std::pair<int, int>, NcclPipe> pipes_;  // by sender and receiver
   std::vector<void*> idle_events_;
+  std::optional<Stream> gate_;  // after which messages begin whose bytes are under way
   std::exception_ptr failure_;  // why the group has ended
   std::string untold_;          // what its host group must be told
   Clock::time_point looked_{};

@@ -160,11 +160,7 @@ void NcclGroup::hear(NcclPipe& pipe) {
   int code = 0;
   {
     const auto guard = comm().lock();
-    void* allocated = nullptr;
-    code = take_event(&allocated);
-    if (code == 0) code = api_.event_record(allocated, compute.handle);
-    if (code == 0) code = api_.stream_wait(pipe.channel->stream.handle, allocated);
-    if (allocated) idle_events_.push_back(allocated);
+    code = order_after(pipe.channel->stream, compute);
     add_step(pipe, {nullptr, static_cast<std::byte*>(message.kept.address()), nullptr, bytes});
     pipe.early.push_back(std::move(message));
   }

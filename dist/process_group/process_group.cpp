@@ -247,7 +247,7 @@ Ref<Work> ProcessGroup::launch(Collective c, const Tensor& in, const Tensor& out
     if (!x.defined()) return;
     buffer = {static_cast<std::byte*>(x.address()), x.numel(), x.device(), true};
     for (Ref<PendingUse>& before : x.storage().pending(access, x.byte_range())) {
-      if (message || before->ended() || !before->advances()) before->wait();
+      if (before->ended() || !before->advances()) before->wait();
       else c.after.push_back(std::move(before));
     }
   };

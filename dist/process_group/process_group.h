@@ -40,6 +40,11 @@ TESSERA_API std::ostream& operator<<(std::ostream&, CollectiveKind);
 
 using Counts = std::vector<int64_t>;  ///< elements per rank of the group; empty: equal counts
 
+/// Bytes of host memory that a rank's messages in one group take at most until they are received,
+/// where ranks are processes that share memory; what does not fit waits in the sender's tensors.
+/// None elsewhere.
+inline constexpr int64_t kMessagePool = int64_t{256} << 20;
+
 class NcclGroup;
 class CommState;       ///< state shared by the groups of a rank; comm_state_impl.h
 class FlightRecorder;  ///< flight_recorder.h
@@ -113,8 +118,8 @@ class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
   [[nodiscard]] FlightRecorder& recorder() const;
 
   // Tensors must be contiguous; dtype, sizes, op and root must be equal on all ranks; outputs must
-  // be allocated. Bytes may be under way: the operation then starts after what stands in its way (a
-  // send or recv waits for that at once). Sums follow one balanced binary tree over the group's
+  // be allocated. Bytes may be under way: the operation then starts after what stands in its way.
+  // Sums follow one balanced binary tree over the group's
   // ranks on `threads` and `mpi`, floats narrower than f32 in f32 with one rounding at the end;
   // integers wrap. max and min give NaN if any rank has one. Errors: ShapeError (sizes or counts
   // that do not match), DTypeError, DeviceError, LayoutError (a distributed tensor), UsageError
@@ -131,6 +136,9 @@ class TESSERA_API ProcessGroup : public RefCounted<ProcessGroup> {
                        const Counts& receive = {});
   Ref<Work> gather(const Tensor& in, const Tensor& out, int root, const Counts& counts = {});
   Ref<Work> scatter(const Tensor& in, const Tensor& out, int root, const Counts& counts = {});
+  /// Messages of one pair of ranks and tag arrive in order. One that has been posted needs no call
+  /// of its sender among ranks that share memory; elsewhere calls of both move it on. The Work may
+  /// be dropped: x keeps its bytes until they have been sent, and a write to it waits for that.
   Ref<Work> send(const Tensor& x, int to, int tag = 0);
   Ref<Work> recv(const Tensor& x, int from, int tag = 0);
   Ref<Work> barrier();

@@ -5,7 +5,9 @@
 
 #include "tessera/dist/process_group/comm_state_impl.h"
 
+#include <algorithm>
 #include <chrono>
+#include <deque>
 #include <exception>
 
 namespace tessera {
@@ -54,6 +56,19 @@ class QueuedGroup : public ProcessGroup, public Pending {
   /// The first of what an operation must not overtake that is under way, or null.
   [[nodiscard]] static const PendingUse* in_the_way(const Collective& c);
   [[nodiscard]] int world(int member) const { return ranks()[static_cast<size_t>(member)]; }
+  /// Among posted recvs the one that the next message of this tag is for, if nothing is under way
+  /// on its bytes.
+  template <class W> static auto recv_of(std::deque<Ref<W>>& posted, int64_t tag) {
+    const auto first =
+        std::ranges::find_if(posted, [&](const Ref<W>& w) { return w->c.tag == tag; });
+    return first != posted.end() && (*first)->c.may_start() ? first : posted.end();
+  }
+  /// The first that lacks nothing but its message; null: there is none.
+  template <class W> static const W* first_to_come(std::deque<Ref<W>>& posted) {
+    for (auto w = posted.begin(); w != posted.end(); ++w)
+      if (recv_of(posted, (*w)->c.tag) == w) return w->get();
+    return nullptr;
+  }
 
  private:
   void check_deadline(QueuedWork& w);

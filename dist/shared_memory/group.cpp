@@ -20,7 +20,7 @@ bool three_phases(Kind k) { return k == Kind::all_reduce || k == Kind::reduce; }
 
 }  // namespace
 
-size_t shared_group_bytes(int n) { return SegmentLayout(n).bytes(); }
+size_t shared_group_bytes(int n, size_t pool) { return SegmentLayout(n, pool).bytes(); }
 
 Ref<ProcessGroup> make_shared_group(SharedGroupSetup setup) {
   return make_ref<SharedGroup>(std::move(setup));
@@ -29,8 +29,9 @@ Ref<ProcessGroup> make_shared_group(SharedGroupSetup setup) {
 SharedGroup::SharedGroup(SharedGroupSetup setup)
     : QueuedGroup(setup.rank, setup.ranks, setup.name, setup.comm),
       setup_(std::move(setup)),
-      layout_(size()),
-      outgoing_(static_cast<size_t>(size())),
+      layout_(size(), setup_.pool),
+      outboxes_(static_cast<size_t>(size())),
+      pool_(at(layout_.pool(rank())), setup_.pool),
       inboxes_(static_cast<size_t>(size())) {
   constexpr int kMost = 1024;  // a slot is cut into slices of a cache line or more
   if (size() > kMost) {
@@ -58,9 +59,9 @@ Ref<ProcessGroup> SharedGroup::make_subgroup(std::span<const int> members, std::
     setup.ranks.push_back(world(members[i]));
     if (members[i] == rank()) setup.rank = static_cast<int>(i);
   }
-  setup.segment =
-      setup_.source->segment(setup.ranks, setup.name, comm().world_rank,
-                             shared_group_bytes(static_cast<int>(members.size())), timeout());
+  setup.segment = setup_.source->segment(
+      setup.ranks, setup.name, comm().world_rank,
+      shared_group_bytes(static_cast<int>(members.size()), setup_.pool), timeout());
   // Also where they do not meet: this rank is then not in the middle of making a group any more.
   struct Settle {
     SegmentSource& source;
@@ -112,7 +113,10 @@ bool SharedGroup::failed() {
 void SharedGroup::end_all() {
   // No peer may use this rank's tensors when they are freed. Peers that see the failure do not use
   // them any more, so this waits at most for one copy.
-  if (!queue_.empty() && queue_.front()->exposed) {
+  const bool lent = std::ranges::any_of(outboxes_, [](const Outbox& box) {
+    return std::ranges::any_of(box.lent, [](const Lent& l) { return l.work != nullptr; });
+  });
+  if (lent || (!queue_.empty() && queue_.front()->exposed)) {
     comm().later([self = Ref<SharedGroup>(this)] {
       for (int p = 0; p < self->size(); ++p) {
         while (p != self->rank() && self->cell(p).touching.load(std::memory_order_seq_cst) != 0)
@@ -126,9 +130,11 @@ void SharedGroup::end_all() {
   };
   for (const auto& w : queue_) end_one(w);
   queue_.clear();
-  for (auto& outgoing : outgoing_) {
-    for (const auto& w : outgoing) end_one(w);
-    outgoing.clear();
+  for (Outbox& box : outboxes_) {
+    for (const auto& w : box.waiting) end_one(w);
+    for (const Lent& l : box.lent)
+      if (l.work) end_one(l.work);
+    box = {};
   }
   for (Inbox& inbox : inboxes_) {
     for (const auto& w : inbox.posted) end_one(w);
@@ -307,24 +313,6 @@ SharedGroup::Step SharedGroup::step(SharedWork& w) {
   }
   return Step::moved;
 }
-
-namespace {
-
-// Says that this rank is in others' tensors, however it leaves them.
-class Touching {
- public:
-  explicit Touching(std::atomic<uint32_t>& flag) : flag_(flag) {
-    flag_.store(1, std::memory_order_seq_cst);
-  }
-  ~Touching() { flag_.store(0, std::memory_order_seq_cst); }
-  Touching(const Touching&) = delete;
-  Touching& operator=(const Touching&) = delete;
-
- private:
-  std::atomic<uint32_t>& flag_;
-};
-
-}  // namespace
 
 // All members have announced: compares, then finishes from the cells or chooses how to move.
 SharedGroup::Step SharedGroup::arrived(SharedWork& w) {

@@ -5,9 +5,12 @@
 // payload is transferred: `direct`, from tensor to tensor (threads), or `staged`, through double
 // buffered slots in rounds. All of these reduce in the same order, so they give the same bits.
 // Collectives of a group run in the order of their numbers; send and recv have separate channels.
+// A message that has been posted needs nothing more of its sender: among threads its receiver
+// copies it from the tensor, among processes its sender has left it in a pool.
 #pragma once
 
 #include "tessera/dist/process_group/queued_group_impl.h"
+#include "tessera/dist/shared_memory/message_pool_impl.h"
 #include "tessera/dist/shared_memory/segment_impl.h"
 
 #include <deque>
@@ -37,14 +40,17 @@ struct SharedGroupSetup {
   std::string name;
   std::string_view backend;  // a literal
   PayloadMode mode = PayloadMode::staged;
-  std::shared_ptr<std::byte> segment;  // SegmentLayout(n).bytes() long, 4096-aligned, zero at first
+  size_t pool = 0;  // bytes for this rank's messages that were not taken yet; of `staged`
+  std::shared_ptr<std::byte> segment;  // of shared_group_bytes(), 4096-aligned, zero at first
   std::shared_ptr<SegmentSource> source;
   std::shared_ptr<CommState> comm;
 };
 
-/// Bytes that the segment of a group of `n` ranks needs.
-size_t shared_group_bytes(int n);
+/// Bytes that the segment of a group of `n` ranks needs, with a pool of messages for each.
+size_t shared_group_bytes(int n, size_t pool);
 Ref<ProcessGroup> make_shared_group(SharedGroupSetup setup);
+/// By all threads of the rank.
+void copy_payload(std::byte* to, const std::byte* from, int64_t bytes);
 
 class SharedGroup;
 
@@ -57,7 +63,7 @@ class SharedWork final : public QueuedWork {
   bool exposed = false;  // peers may use the tensors
   uint8_t phase = 0;     // of a turn: write a round, reduce an earlier one, read the previous one
   int64_t turn = 0, rounds = 0;  // of staging
-  int64_t moved = 0;             // bytes of a message
+  int64_t moved = 0;             // bytes of a message that are sent, or here
 };
 
 class SharedGroup final : public QueuedGroup {
@@ -73,16 +79,33 @@ class SharedGroup final : public QueuedGroup {
 
  private:
   enum class Step : uint8_t { blocked, moved, finished, failed };
-  struct Message {  // one that arrived before its recv
-    int64_t tag, count, bytes, moved;
+  /// A message that its receiver may not have copied yet.
+  struct Lent {
+    uint64_t number;       // of its entry
+    Ref<SharedWork> work;  // whose tensor it reads; null: it is in the pool,
+    size_t in_pool = 0;    // there
+  };
+  struct Outbox {
+    std::deque<Ref<SharedWork>> waiting;  // for room, or for what is under way on their bytes
+    std::vector<Lent> lent;
+    uint64_t slots = 0;  // filled so far
+  };
+  /// A message that came before its recv. Its bytes stay where its sender left them, but for those
+  /// that are in the way of others: they are kept here.
+  struct Early {
+    int64_t count, tag;
     DType dtype;
-    std::unique_ptr<std::byte[]> data;
+    uint64_t number;  // of its entry
+    std::unique_ptr<std::byte[]> kept = {};
+    int64_t moved = 0;  // into `kept`
+    [[nodiscard]] int64_t bytes() const { return count * item_size(dtype); }
   };
   struct Inbox {
     std::deque<Ref<SharedWork>> posted;
-    std::deque<Message> unexpected;
-    Ref<SharedWork> current;     // destination of the incoming message;
-    bool to_unexpected = false;  // or to the last of `unexpected`
+    std::deque<Early> early;
+    uint64_t seen = 0, slots = 0;  // entries, and slots among them
+    Ref<SharedWork> current;       // destination of the incoming message;
+    bool to_early = false;         // or to the last of `early`
   };
 
   Ref<Work> start(Collective c) override;
@@ -136,21 +159,39 @@ class SharedGroup final : public QueuedGroup {
   void read_round(SharedWork& w, int64_t k);
 
   // messages.cpp: send and recv.
+  [[nodiscard]] Channel& channel(int from, int to) const {
+    return *at<Channel>(layout_.channel(from, to));
+  }
+  [[nodiscard]] Entry& entry(int from, int to, uint64_t number) const {
+    return *at<Entry>(layout_.entry(from, to, number));
+  }
   void post(Ref<SharedWork> w);
   void advance_messages();
+  void take_back(int to);
   void push(int to);
+  bool put(int to, const Ref<SharedWork>& w);
+  bool put_entry(int to, const Ref<SharedWork>& w);
+  void fill_pool(Entry& e, const SharedWork& w);
+  [[nodiscard]] bool has_entry(int from, int to, uint64_t number) const;
+  [[nodiscard]] bool has_slot(int to) const;
   void pull(int from);
   bool take(int from, Inbox& inbox);
-  bool match(int from, const Message& m, const SharedWork& w);
+  bool begin(int from, Inbox& inbox, const Entry& e);
+  bool give_early(int from, Inbox& inbox);
+  bool make_room(int from, Inbox& inbox);
+  bool fetch(int from, const Entry& e, std::byte* to, int64_t& moved);
+  void finish(const Ref<SharedWork>& w);
+  bool match(int from, const Early& m, const SharedWork& w);
   [[nodiscard]] bool message_ready(const SharedWork& w) const;
 
   SharedGroupSetup setup_;
   SegmentLayout layout_;
   std::deque<Ref<SharedWork>> queue_;
   uint64_t rounds_ = 0;  // of staging, before the collective at the head; equal on all ranks
-  std::vector<std::deque<Ref<SharedWork>>> outgoing_;
+  std::vector<Outbox> outboxes_;
+  MessagePool pool_;
   std::vector<Inbox> inboxes_;
-  int messages_ = 0;  // under way
+  int messages_ = 0;  // works under way
 };
 
 }  // namespace tessera

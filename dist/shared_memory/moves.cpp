@@ -19,13 +19,6 @@ bool has_parts(Kind k) {
   return k == Kind::reduce_scatter || k == Kind::scatter || k == Kind::all_to_all;
 }
 
-void copy(std::byte* to, const std::byte* from, int64_t bytes) {
-  if (bytes == 0 || to == from) return;
-  parallel_for(bytes, int64_t{1} << 20, [&](int64_t begin, int64_t end) {
-    std::memmove(to + begin, from + begin, static_cast<size_t>(end - begin));
-  });
-}
-
 // The share of `length` elements that rank r of n reduces: whole cache lines.
 struct Share {
   int64_t begin, end;
@@ -37,6 +30,13 @@ Share share_of(int64_t length, int r, int n, int64_t item) {
 }
 
 }  // namespace
+
+void copy_payload(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (bytes == 0 || to == from) return;
+  parallel_for(bytes, int64_t{1} << 20, [&](int64_t begin, int64_t end) {
+    std::memmove(to + begin, from + begin, static_cast<size_t>(end - begin));
+  });
+}
 
 // Bytes that a rank announces with its cell if they are few.
 int64_t SharedGroup::contribution(const SharedWork& w) const {
@@ -76,7 +76,7 @@ void SharedGroup::move_whole(SharedWork& w, bool from_cells) {
       if (c.out.defined()) reduce_all(0, c.count);
       break;
     case Kind::broadcast:
-      if (me != c.root) copy(c.out.data, source(c.root), c.count * item);
+      if (me != c.root) copy_payload(c.out.data, source(c.root), c.count * item);
       break;
     case Kind::all_gather:
     case Kind::gather: {
@@ -84,7 +84,7 @@ void SharedGroup::move_whole(SharedWork& w, bool from_cells) {
       std::byte* to = c.out.data;
       for (int p = 0; p < n; ++p) {
         const int64_t bytes = c.receive[static_cast<size_t>(p)] * item;
-        copy(to, source(p), bytes);
+        copy_payload(to, source(p), bytes);
         to += bytes;
       }
       break;
@@ -98,14 +98,14 @@ void SharedGroup::move_whole(SharedWork& w, bool from_cells) {
         int64_t offset = 0;
         for (int i = 0; i < me; ++i) offset += counts(w, p)[i];
         const int64_t bytes = c.receive[static_cast<size_t>(p)] * item;
-        copy(to, source(p) + offset * item, bytes);
+        copy_payload(to, source(p) + offset * item, bytes);
         to += bytes;
       }
       break;
     }
     case Kind::scatter:
-      copy(c.out.data, source(c.root) + offset_of(c.send, me) * item,
-           c.send[static_cast<size_t>(me)] * item);
+      copy_payload(c.out.data, source(c.root) + offset_of(c.send, me) * item,
+                   c.send[static_cast<size_t>(me)] * item);
       break;
     default: break;
   }

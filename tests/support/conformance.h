@@ -5,6 +5,7 @@
 #pragma once
 
 #include "tessera/tests/support/collectives.h"
+#include "tessera/tests/support/long_form.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <numeric>
@@ -350,6 +351,43 @@ TEST_P(Conformance, AsyncOverlap) {
         }
       }
     }
+  });
+}
+
+// Two ranks send to each other by four tags before either receives, in another order.
+TEST_P(Conformance, MessagesBothWays) {
+  const int64_t bytes = long_form() ? int64_t{64} << 20 : int64_t{1} << 20;
+  run(2, [&](World& w) {
+    if (w.size() < 2) return;  // nobody to send to
+    const Device device = GetParam().device(w.rank());
+    for_types<float, bf16, int64_t>([&]<class T>() {
+      constexpr int kTags = 4;
+      const int peer = 1 - w.rank();
+      const int64_t size = bytes / static_cast<int64_t>(sizeof(T)) + 3;
+      std::vector<Tensor> sent;
+      std::vector<Ref<Work>> works;
+      for (int tag = 0; tag < kTags; ++tag) {
+        for (const int64_t n : {size, int64_t{0}, int64_t{5}}) {
+          sent.push_back(empty({n}, dtype_of<T>, device));
+          fill<T>(sent.back(), static_cast<uint64_t>(tag), w.rank());
+          works.push_back(w.group().send(sent.back(), peer, tag));
+        }
+      }
+      for (const int tag : {2, 0, 3, 1}) {
+        for (const int64_t n : {size, int64_t{0}, int64_t{5}}) {
+          const Guarded x(n, dtype_of<T>, device);
+          w.group().recv(x.tensor(), peer, tag)->wait();
+          EXPECT_TRUE(x.guards_stand());
+          const Tensor host = to_device(x.tensor(), kCpu);
+          note_bits(host);
+          for (int64_t i = 0; i < n; i += 997) {
+            ASSERT_TRUE(same<T>(host.data<T>()[i], value<T>(static_cast<uint64_t>(tag), peer, i)))
+                << "tag " << tag << " element " << i;
+          }
+        }
+      }
+      for (const auto& work : works) work->wait();
+    });
   });
 }
 
