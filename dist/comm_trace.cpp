@@ -20,6 +20,12 @@ struct LivingTraces {
   CommTrace* innermost = nullptr;
 };
 
+// `send to 1 (7)`: what stands in the table.
+std::string title(const CommEntry& e) {
+  if (e.peer < 0) return e.op;
+  return concat(e.op, e.op == "send" ? " to " : " from ", e.peer, " (", e.message, ')');
+}
+
 bool is_of(const CommEntry& e, std::string_view op, std::string_view tag) {
   return (op.empty() || e.op == op) && (tag.empty() || e.tag == tag);
 }
@@ -48,17 +54,21 @@ int64_t CommTrace::bytes(std::string_view op, std::string_view tag) const {
 std::string CommTrace::table() const {
   std::ostringstream os;
   size_t wide = 4;
-  for (const CommEntry& e : entries_) wide = std::max(wide, e.axes.size());
-  const auto axes = static_cast<int>(wide) + 2;
-  os << std::left << std::setw(16) << "op" << std::setw(axes) << "axes" << std::setw(6) << "dtype"
-     << std::right << std::setw(14) << "bytes"
+  size_t longest = 14;
+  for (const CommEntry& e : entries_) {
+    wide = std::max(wide, e.axes.size());
+    longest = std::max(longest, title(e).size());
+  }
+  const auto axes = static_cast<int>(wide) + 2, title_width = static_cast<int>(longest) + 2;
+  os << std::left << std::setw(title_width) << "op" << std::setw(axes) << "axes" << std::setw(6)
+     << "dtype" << std::right << std::setw(14) << "bytes"
      << "  " << std::left << std::setw(9) << "tag"
      << "module\n";
   std::map<std::string, std::pair<int, int64_t>> sums;
   for (const CommEntry& e : entries_) {
-    os << std::left << std::setw(16) << e.op << std::setw(axes) << e.axes << std::setw(6)
-       << name(e.dtype) << std::right << std::setw(14) << e.bytes << "  " << std::left
-       << std::setw(9) << e.tag << (e.path.empty() ? "-" : e.path) << '\n';
+    os << std::left << std::setw(title_width) << title(e) << std::setw(axes) << e.axes
+       << std::setw(6) << name(e.dtype) << std::right << std::setw(14) << e.bytes << "  "
+       << std::left << std::setw(9) << e.tag << (e.path.empty() ? "-" : e.path) << '\n';
     auto& [n, bytes] = sums[e.op];
     ++n;
     bytes += e.bytes;
@@ -71,16 +81,28 @@ std::string CommTrace::table() const {
 
 std::ostream& operator<<(std::ostream& os, const CommTrace& trace) { return os << trace.table(); }
 
-void record_collective(CollectiveKind op, Mesh mesh, std::span<const int> axes,
-                       const Tensor& payload, std::string_view tag) {
+void CommTrace::record(CommEntry entry, Mesh mesh, std::span<const int> axes,
+                       const Tensor& payload) {
   Context& context = Context::current();
-  CommTrace* trace = context.state<LivingTraces>().innermost;
-  if (!trace) return;
-  const DType dtype = payload.dtype();
-  CommEntry entry{concat(op), {}, dtype, payload.numel() * item_size(dtype), {}, std::string(tag)};
+  entry.dtype = payload.dtype();
+  entry.bytes = payload.numel() * item_size(entry.dtype);
   for (const int a : axes) entry.axes += concat(entry.axes.empty() ? "" : ",", mesh.axis(a).name);
   entry.path = joined_path(context.module_path);
+  CommTrace* trace = context.state<LivingTraces>().innermost;
   for (; trace; trace = trace->outer_) trace->entries_.push_back(entry);
+}
+
+void record_collective(CollectiveKind op, Mesh mesh, std::span<const int> axes,
+                       const Tensor& payload, std::string_view tag) {
+  if (!Context::current().state<LivingTraces>().innermost) return;
+  CommTrace::record({.op = concat(op), .tag = std::string(tag)}, mesh, axes, payload);
+}
+
+void record_message(CollectiveKind op, Mesh mesh, int axis, const Tensor& payload, int peer,
+                    int message, std::string_view tag) {
+  if (!Context::current().state<LivingTraces>().innermost) return;
+  CommTrace::record({.op = concat(op), .tag = std::string(tag), .peer = peer, .message = message},
+                    mesh, {&axis, 1}, payload);
 }
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CommTrace: records the collectives during its lifetime. Redistribute, the planner and ops that
-// communicate inside call record_collective. Tests pin the collectives; people read the table.
+// CommTrace: records the collectives and messages during its lifetime. Redistribute, the planner
+// and ops that communicate inside call record_collective, send and recv of a mesh record_message.
+// Tests pin the collectives; people read the table.
 #pragma once
 
 #include "tessera/dist/mesh.h"
@@ -13,15 +14,18 @@
 
 namespace tessera {
 
-/// One collective as this rank saw it.
+/// One collective or message as this rank saw it.
 struct CommEntry {
-  std::string op;    ///< `all_gather`, ...
-  std::string axes;  ///< the mesh axes that it ran over, `dp,tp`
+  std::string op = {};    ///< `all_gather`, ...
+  std::string axes = {};  ///< the mesh axes that it ran over, `dp,tp`
   DType dtype = DType::f32;
   int64_t bytes = 0;  ///< larger side on this rank: output of all_gather, input of reduce_scatter
-  std::string path;   ///< module path, `layers.3.attention`: of a gather or a reduction of a unit,
-                      ///< the unit's, whoever started it; empty for the root and outside modules
-  std::string tag;    ///< `forward`, or `grad` in backward
+  /// Module path, `layers.3.attention`: of a gather or a reduction of a unit, the unit's, whoever
+  /// started it; empty for the root and outside modules.
+  std::string path = {};
+  std::string tag = {};  ///< `forward`, or `grad` in backward
+  int peer = -1;         ///< of send and recv: the other rank's coordinate on the axis,
+  int message = 0;       ///< and the message's tag
 };
 
 /// Records every collective of this rank until the end of the scope. Traces may nest; each records
@@ -44,6 +48,9 @@ class TESSERA_API CommTrace {
  private:
   friend TESSERA_API void record_collective(CollectiveKind, Mesh, std::span<const int>,
                                             const Tensor&, std::string_view);
+  friend TESSERA_API void record_message(CollectiveKind, Mesh, int, const Tensor&, int, int,
+                                         std::string_view);
+  static void record(CommEntry entry, Mesh mesh, std::span<const int> axes, const Tensor& payload);
   std::vector<CommEntry> entries_;
   CommTrace* outer_;
 };
@@ -55,5 +62,8 @@ TESSERA_API std::string_view trace_tag();
 /// side on this rank. Costs a few nanoseconds without traces.
 TESSERA_API void record_collective(CollectiveKind op, Mesh mesh, std::span<const int> axes,
                                    const Tensor& payload, std::string_view tag = "forward");
+/// The same of a send or recv over one axis: `peer` is the other rank's coordinate there.
+TESSERA_API void record_message(CollectiveKind op, Mesh mesh, int axis, const Tensor& payload,
+                                int peer, int message, std::string_view tag = "forward");
 
 }  // namespace tessera
