@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 
 namespace tessera::config {
 namespace {
@@ -265,6 +266,17 @@ std::optional<std::string> Fields::unknown_section(std::string_view name) const 
 
 std::vector<std::string> Fields::parse(std::span<const std::string> arguments) {
   std::vector<std::string> faults;
+  std::map<const Field*, std::string> given;
+  // Whether it is the first value of a field.
+  const auto once = [&](const Field& field, std::string_view value) {
+    const auto [first, is_first] = given.try_emplace(&field, value);
+    if (is_first) return true;
+    const bool list = std::holds_alternative<std::vector<std::string>*>(field.value);
+    faults.push_back(fmt::format("[--{}] is given twice, {} and {}: give {}", field.path,
+                                 io::excerpt(first->second), io::excerpt(value),
+                                 list ? "one list, with commas between" : "one of them"));
+    return false;
+  };
   for (size_t i = 0; i < arguments.size(); ++i) {
     std::string_view word = arguments[i];
     if (!word.starts_with("--")) {
@@ -283,7 +295,7 @@ std::vector<std::string> Fields::parse(std::span<const std::string> arguments) {
     Field* field = find(word);
     if (Field* flag = field || text ? nullptr : find(without_no(word));
         flag && std::holds_alternative<bool*>(flag->value)) {
-      (void)flag->assign("false");
+      if (once(*flag, "false")) (void)flag->assign("false");
       continue;
     }
     if (!field) {
@@ -295,6 +307,7 @@ std::vector<std::string> Fields::parse(std::span<const std::string> arguments) {
       faults.push_back(fmt::format("[--{}] no value given: expected {}", word, field->type()));
       continue;
     }
+    if (!once(*field, *text)) continue;
     if (auto fault = field->assign(*text)) faults.push_back(*fault);
   }
   return faults;

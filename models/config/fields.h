@@ -99,7 +99,8 @@ class TESSERA_API Fields {
   [[nodiscard]] const std::vector<Field>& all() const { return fields_; }
   [[nodiscard]] Field* find(std::string_view path);
   /// Sets fields from `--section.field value`, `--section.field=value`, `--section.flag` and
-  /// `--section.no-flag`. Returns one message per fault; faulty fields keep their values.
+  /// `--section.no-flag`, each once. Returns one message per fault; faulty fields keep their
+  /// values.
   [[nodiscard]] std::vector<std::string> parse(std::span<const std::string> arguments);
   /// Sets fields from a JSON object of sections, as dump() writes it; types must be those of the
   /// fields, infinities are the texts "inf" and "-inf", none is null. Returns messages as parse()

@@ -69,4 +69,4 @@ grep -qF "the template of --dataloader.format prompt_completion says which speci
 run 0 "$T" data prepare --tokenizer bytes --out bytes.out ab.txt
 equal "bytes" "$(ids bytes.out)" "256 97 98 257"
 prints "documents begin with <begin> (256) and end with <end> (257)" "$T" train $small_llama --hf_assets_path bytes \
-  --dataloader.path bytes.out $one_step --training.seq_len 2 --dump_folder o2
+  --dataloader.path bytes.out ${one_step/seq_len 64/seq_len 2} --dump_folder o2

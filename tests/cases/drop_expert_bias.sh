@@ -8,7 +8,7 @@ experts="--model.name qwen3 --model.flavor debugmodel_moe_small --model.dim 32 -
 experts+=" --model.head_dim 16 --model.ffn_dim 32 --model.num_experts 8 --model.top_k 1 --model.moe_inter_dim 24 --model.vocab_size 259"
 run_of="--dataloader.path t.txt $one_step --training.mixed_precision_param float32 --checkpoint.enable"
 loss_of() { # loss_of <run>: leaves it in $loss
-  run 0 "$T" eval --checkpoint "$1" $evaluation --seq_len 64 --hf_assets_path bytes
+  run 0 "$T" eval --checkpoint "$1" ${evaluation/seq_len 128/seq_len 64} --hf_assets_path bytes
   loss=$(sed -n 's/^loss: \([0-9.]*\) .*/\1/p' output)
 }
 
@@ -18,7 +18,7 @@ run 2 "$T" export-hf --checkpoint plain --out none --drop expert_bias
 grep -qF "[--drop] expert_bias: all of this model has a place" output || fail "another error"
 prints_not "$warning" "$T" train $small_llama $run_of --dump_folder llama
 
-prints "$warning" "$T" train $experts $run_of --training.steps 4 --model.load_balance_coeff 1 --dump_folder o
+prints "$warning" "$T" train $experts ${run_of/steps 1/steps 4} --model.load_balance_coeff 1 --dump_folder o
 for fields in "" "--drop bias"; do
   run 2 "$T" export-hf --checkpoint o --out none $fields
   grep -qF "(layers.0.moe.expert_bias; layers.1.moe.expert_bias): --drop expert_bias leaves it out" output || fail "another error"

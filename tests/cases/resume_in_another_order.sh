@@ -20,7 +20,7 @@ warns() { # warns <change> <argument>...: of the run that goes on
 }
 begin $path
 prints_not warning: "$T" train $base $path --training.steps 3
-prints_not warning: "$T" train $base $path --training.steps 4 --training.local_batch_size 2 # step 4: the same rows
+prints_not warning: "$T" train ${base/local_batch_size 1/local_batch_size 2} $path --training.steps 4 # step 4: the same rows
 begin $path
 warns "debug.seed from 0 to 5" $path --debug.seed 5
 begin $path
@@ -28,7 +28,7 @@ warns "dataloader.shuffle from true to false" $path --dataloader.shuffle false
 begin $path
 warns "dataloader.packing from documents to concat" $path --dataloader.packing concat
 begin $path
-warns "training.seq_len from 64 to 32" $path --training.seq_len 32
+base=${base/seq_len 64/seq_len 32} warns "training.seq_len from 64 to 32" $path
 begin --dataloader.mixture "t.txt weight=2,u.txt"
 prints_not warning: "$T" train $base --dataloader.mixture "t.txt weight=1,u.txt weight=0.5" --training.steps 3
 warns "dataloader.mixture from" --dataloader.mixture "t.txt weight=3,u.txt"

@@ -13,9 +13,9 @@ prints "training.steps from 2 to 4: the next step has 0.0005, and was going to h
 equal "rate of step 3" "$(rate 3 a)" 0.0005
 
 run 0 "$T" train $base --dump_folder b --training.steps 2 --lr_scheduler.total_steps 9
-prints_not warning: "$T" train $base --dump_folder b --training.steps 4 --lr_scheduler.total_steps 9 --optimizer.lr 0.001
+prints_not warning: "$T" train ${base/lr 1e-3/lr 0.001} --dump_folder b --training.steps 4 --lr_scheduler.total_steps 9
 prints "optimizer.lr from 0.001 to 0.002: the next step has" \
-  "$T" train $base --dump_folder b --training.steps 5 --lr_scheduler.total_steps 9 --optimizer.lr 0.002
+  "$T" train ${base/lr 1e-3/lr 0.002} --dump_folder b --training.steps 5 --lr_scheduler.total_steps 9
 
 run 0 "$T" train $base --dump_folder c --training.steps 2
 prints_not warning: "$T" train $base --dump_folder c --training.steps 4 --checkpoint.exclude_from_loading lr_scheduler

@@ -22,8 +22,8 @@ equal "loss after an import, in f32" "$(first d --config r.imp/config.json --tra
 [ "$f32" != "$bf16" ] || fail "both precisions give $f32"
 # Evaluation computes as the run, unless it is told otherwise.
 prints "loss: 9.98311" "$T" eval --checkpoint r.imp $evaluation
-prints_not "loss: 9.98311" "$T" eval --checkpoint r.imp $evaluation --training.mixed_precision_param run
+prints_not "loss: 9.98311" "$T" eval --checkpoint r.imp ${evaluation/float32/run}
 run 0 "$T" import-hf r --out r64.imp --dtype float64
-prints "loss: 9.98311" "$T" eval --checkpoint r64.imp $evaluation --training.mixed_precision_param run
+prints "loss: 9.98311" "$T" eval --checkpoint r64.imp ${evaluation/float32/run}
 run 2 "$T" eval --checkpoint r64.imp $evaluation
 grep -qF "the parameters of this model are float64" output || fail "another error"

@@ -6,6 +6,7 @@
 #include "tessera/core/error.h"
 #include "tessera/tests/support/free_port.h"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -27,10 +28,20 @@ namespace tessera::test {
 
 using Words = std::vector<std::string>;
 
-/// The words of both lists, one behind the other.
-inline Words joined(Words first, const Words& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
+/// The words of both lists, one behind the other, without the first's fields that the second gives.
+inline Words joined(const Words& first, const Words& second) {
+  const auto field_of = [](const std::string& word) {
+    return word.starts_with("--") ? word.substr(0, word.find('=')) : std::string();
+  };
+  Words all;
+  for (size_t i = 0; i < first.size(); ++i) {
+    const std::string field = field_of(first[i]);
+    const bool again = !field.empty() && std::ranges::count(second, field, field_of) > 0;
+    if (!again) all.push_back(first[i]);
+    else if (field == first[i] && i + 1 < first.size() && field_of(first[i + 1]).empty()) ++i;
+  }
+  all.insert(all.end(), second.begin(), second.end());
+  return all;
 }
 
 /// The path of this program.

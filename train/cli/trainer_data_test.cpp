@@ -3,6 +3,7 @@
 // is wrong with data ends a run before it writes.
 #include "tessera/nn/io/files.h"
 #include "tessera/tests/support/folder_test.h"
+#include "tessera/tests/support/process.h"
 #include "tessera/train/cli/cli.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +44,7 @@ class TrainerDataTest : public test::FolderTest {
                 "--training.steps=3",
                 "--sample.tokens=0",
                 "--threads=1"};
-    words.insert(words.end(), more.begin(), more.end());
+    words = test::joined(words, more);
     out_.str("");
     err_.str("");
     return run_cli(words, out_, err_);
@@ -101,8 +102,7 @@ TEST_F(TrainerDataTest, AMixtureGoesOnOnAnotherMesh) {
                 "--validation.enable",
                 "--validation.freq=6",
                 "--validation.dataset_path=" + tokens};
-    words.insert(words.end(), more.begin(), more.end());
-    return run(dump, words);
+    return run(dump, test::joined(words, more));
   };
   const Words one{"--ranks=1", "--training.local_batch_size=4"};
   const Words two{"--ranks=2", "--training.local_batch_size=1", "--training.steps=6"};

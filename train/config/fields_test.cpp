@@ -258,6 +258,33 @@ TEST(Config, NamesOfOtherProgramsLeadToFields) {
   }
 }
 
+TEST(Config, NamesOfWhatIsNotHereSaySo) {
+  const auto what = [](const std::string& name) { return error_of({"--" + name, "1"}); };
+  EXPECT_EQ(what("parallelism.pipeline_parallel_degree"),
+            "[--parallelism.pipeline_parallel_degree] unknown field; pipeline parallelism is not "
+            "there yet: leave it out");
+  EXPECT_EQ(what("optimizer.name"),
+            "[--optimizer.name] unknown field; AdamW is the only optimizer: leave it out");
+  for (const char* name : {"compile.enable", "compile.components", "training.compile"})
+    EXPECT_NE(what(name).find("there is no compiler"), std::string::npos) << what(name);
+  EXPECT_EQ(what("seq_len"),
+            "[--seq_len] unknown field; did you mean --training.seq_len or --validation.seq_len?");
+  // Several sections have a field `enable`, so the last word says nothing of another section.
+  EXPECT_EQ(what("fault_tolerance.enable"),
+            "[--fault_tolerance.enable] unknown field; --help lists all of them");
+}
+
+TEST(Config, AFieldIsGivenOnce) {
+  const std::vector<std::pair<Words, std::string>> cases{
+      {{"--training.local_batch_size", "2", "--training.local_batch_size=4"},
+       "[--training.local_batch_size] is given twice, 2 and 4: give one of them"},
+      {{"--metrics.step_line", "a", "--metrics.step_line", "b"},
+       "[--metrics.step_line] is given twice, a and b: give one list, with commas between"},
+      {{"--checkpoint.enable", "--checkpoint.no-enable"},
+       "[--checkpoint.enable] is given twice, true and false: give one of them"}};
+  for (const auto& [words, message] : cases) EXPECT_EQ(error_of(words), message);
+}
+
 TEST(Config, FilesFromBeforeFamiliesHadNamesAreOfTheFirst) {
   Config c = parse_config(Words{"--model.dim", "64", "--model.n_kv_heads", "8"});
   std::string dump = c.fields().dump();

@@ -47,8 +47,7 @@ class FamilyTest : public TinyRunTest {
                 "--threads",
                 "1",
                 "--checkpoint.enable"};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+    return joined(words, more);
   }
   Catalogue catalogue_;
 };

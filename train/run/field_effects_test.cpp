@@ -8,6 +8,7 @@
 #include "tessera/dist/launch/run.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/tests/support/folder_test.h"
+#include "tessera/tests/support/process.h"
 #include "tessera/train/run/faults.h"
 #include "tessera/train/run/trainer.h"
 #include "tessera/train/tokenizer/train_bpe.h"
@@ -274,8 +275,7 @@ class FieldEffects : public test::FolderTest {
     set("metrics.measure_ceiling", "false");
     set("profiler.profile_freq", "4");
     set("profiler.profiler_warmup", "0");
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+    return test::joined(words, more);
   }
 
   [[nodiscard]] bool fits(const Words& more) const {
@@ -390,8 +390,7 @@ TEST_F(FieldEffects, EveryFieldChangesTheRun) {
     bool changed = false;
     for (const std::string& value : probe.values.empty() ? other_values(field) : probe.values) {
       if (changed) break;
-      Words words = probe.beside;
-      words.push_back(concat("--", field.path, '=', value));
+      const Words words = test::joined(probe.beside, {concat("--", field.path, '=', value)});
       if (probe.values.empty() && !fits(words)) continue;  // a refusal shows no use
       changed = behaviour(words) != plain[probe.beside];
     }
@@ -417,8 +416,7 @@ TEST_F(FieldEffects, FieldsThatDecideRowsAreMarked) {
     ASSERT_NE(plain[probe.beside], "") << field.path;
     bool changed = false;
     for (const std::string& value : probe.values.empty() ? other_values(field) : probe.values) {
-      Words words = probe.beside;
-      words.push_back(concat("--", field.path, '=', value));
+      const Words words = test::joined(probe.beside, {concat("--", field.path, '=', value)});
       const std::string seen = rows(words);
       // A refusal of rows is no other order.
       changed =

@@ -301,7 +301,7 @@ TEST_F(MoeTest, TheBiasBalancesASkewedRouter) {
                 joined({"--model.n_layers", "1", "--training.seq_len", "32", "--training.steps",
                         "160", "--training.dtype", "float64", "--training.mixed_precision_param",
                         "float64", "--dataloader.path", put("same.txt", text), "--optimizer.lr",
-                        "1e-4", "--checkpoint.no-enable"},
+                        "1e-4", "--checkpoint.enable", "false"},
                        mesh));
   };
   const Balance one = balance_of_skewed(words("one", {"--training.local_batch_size", "16"}), 1);

@@ -176,8 +176,7 @@ TEST_F(ResumeTest, TheLastSaveMayHoldTheModelAlone) {
   const Words generate{"generate", "--checkpoint",  path("a"), "--prompt", "the ", "--tokens",
                        "5",        "--temperature", "0"};
   EXPECT_EQ(run(generate), 0) << err_.str();
-  Words longer = last;
-  longer.insert(longer.end(), {"--training.steps", "8"});
+  Words longer = joined(last, {"--training.steps", "8"});
   EXPECT_NE(error_of(train("a", longer)).find("step-6 contains only the model, of step 6"),
             std::string::npos);
   longer.insert(longer.end(), {"--checkpoint.load_step", "4"});
@@ -232,9 +231,8 @@ TEST_F(ResumeTest, ARunMayBeginWithAnothersCheckpoint) {
     Trainer trainer(config("b", from_a));
     EXPECT_EQ(trainer.step().step, 2);
   });
-  Words whole = from_a;
-  whole.insert(whole.end(),
-               {"--checkpoint.initial_load_model_only", "false", "--training.steps", "9"});
+  const Words whole =
+      joined(from_a, {"--checkpoint.initial_load_model_only", "false", "--training.steps", "9"});
   run_ranks(1, [&](World&) {
     Trainer trainer(config("c", whole));
     EXPECT_EQ(trainer.step().step, 6);
@@ -512,8 +510,7 @@ TEST_F(ResumeTest, AKilledSaveLeavesWholeCheckpoints) {
     }
   }
   run_ranks(1, [&](World&) {
-    Words straight = words;
-    straight.insert(straight.end(), {"--dump_folder", path("straight")});
+    const Words straight = joined(words, {"--dump_folder", path("straight")});
     Trainer trainer(parse_config(std::span(straight).subspan(1)));
     for (const auto& [step, files] : seen) {
       while (trainer.records().empty() || trainer.records().back().step < step) trainer.step();
