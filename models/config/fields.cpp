@@ -234,17 +234,24 @@ Field* Fields::find(std::string_view path) {
 std::string Fields::unknown(std::string_view path) const {
   const std::string shown = io::excerpt(path);
   for (const OtherName& other : other_names_) {
-    if (path == other.name)
-      return fmt::format("[--{}] unknown field; here it is --{}", shown, other.field);
+    const bool all = other.name.ends_with('*');
+    if (all ? !path.starts_with(other.name.substr(0, other.name.size() - 1)) : path != other.name)
+      continue;
+    if (other.field.empty()) return fmt::format("[--{}] unknown field; {}", shown, other.note);
+    return fmt::format("[--{}] unknown field; here it is --{}", shown, other.field);
   }
   // A wrong section is a likelier mistake than a misspelled name.
+  std::vector<std::string> paths, same_leaf;
   for (const Field& f : fields_) {
-    if (leaf(f.path) == leaf(path)) {
-      return fmt::format("[--{}] unknown field; did you mean --{}?", shown, f.path);
-    }
+    paths.push_back(f.path);
+    if (leaf(f.path) == leaf(path)) same_leaf.push_back("--" + f.path);
   }
-  std::vector<std::string> paths;
-  for (const Field& f : fields_) paths.push_back(f.path);
+  // What of a section that is not here, such as `enable`, several have, says nothing.
+  const bool section_is_here =
+      leaf(path) == path || !unknown_section(path.substr(0, path.find('.')));
+  if (same_leaf.size() == 1 || (!same_leaf.empty() && section_is_here))
+    return fmt::format("[--{}] unknown field; did you mean {}?", shown,
+                       fmt::join(same_leaf, " or "));
   if (const auto near = did_you_mean(path, paths)) {
     return fmt::format("[--{}] unknown field; did you mean --{}?", shown, *near);
   }

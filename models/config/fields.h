@@ -55,9 +55,11 @@ struct Field {
   [[nodiscard]] std::optional<std::string> check() const;
 };
 
-/// A field, and its name in another program.
+/// What to say of a name of another program. A name that ends with `*` is of all that begin so.
 struct OtherName {
-  std::string_view name, field;
+  std::string_view name;
+  std::string_view field;      ///< that does the same here; empty: none does
+  std::string_view note = {};  ///< why none does, and what to do instead
 };
 
 class TESSERA_API Fields {

@@ -63,10 +63,19 @@ struct TopFields {
   }
 };
 
+constexpr std::string_view kNoCompiler = "there is no compiler, ops run as they are: leave it out",
+                           kNoPipeline = "pipeline parallelism is not there yet: leave it out";
+
 // Names in torchtitan, transformers and other programs that are unlike the names of the fields
 // here.
-constexpr std::array<config::OtherName, 19> kOtherNames{
-    {{"training.dataset_path", "dataloader.path"},
+constexpr std::array<config::OtherName, 25> kOtherNames{
+    {{"compile.*", "", kNoCompiler},
+     {"training.compile", "", kNoCompiler},
+     {"parallelism.pipeline_parallel_*", "", kNoPipeline},
+     {"parallelism.module_fqns_per_model_part", "", kNoPipeline},
+     {"optimizer.name", "", "AdamW is the only optimizer: leave it out"},
+     {"job.config_file", "config"},
+     {"training.dataset_path", "dataloader.path"},
      {"training.dataset", "dataloader.path"},
      {"dataloader.dataset_path", "dataloader.path"},
      {"dataset_path", "dataloader.path"},
