@@ -13,7 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string position_of(std::string_view text, size_t byte) {
+std::string position_of(std::string_view text, size_t byte, const JsonOptions& options) {
+  if (options.is_line) return concat("byte ", std::min(byte, text.size()) + 1, " of the line");
   const std::string_view before = text.substr(0, std::min(byte, text.size()));
   const size_t start = before.rfind('\n') + 1;  // npos + 1 is 0
   return concat("line ", std::ranges::count(before, '\n') + 1, ", column ",
@@ -54,10 +55,10 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool parse_error(size_t byte, const std::string&,
                    const nlohmann::detail::exception& error) override {
     constexpr int kOutOfRange = 406;
-    return stop(
-        error.id == kOutOfRange
-            ? "a number is too large for a double"
-            : concat("not JSON: wrong at ", position_of(text_, std::max<size_t>(byte, 1) - 1)));
+    return stop(error.id == kOutOfRange
+                    ? "a number is too large for a double"
+                    : concat("not JSON: wrong at ",
+                             position_of(text_, std::max<size_t>(byte, 1) - 1, options_)));
   }
 
   ParsedJson result;
@@ -109,7 +110,7 @@ void append_member(Json& object, std::string name, Json value) {
 
 ParsedJson parse_json(std::string_view text, const JsonOptions& options) {
   if (const size_t nul = text.find('\0'); nul != text.npos)
-    return {nullptr, {concat("not JSON: a NUL byte at ", position_of(text, nul))}};
+    return {nullptr, {concat("not JSON: a NUL byte at ", position_of(text, nul, options))}};
   Builder builder(text, options);
   (void)Json::sax_parse(text, &builder);
   return std::move(builder.result);

@@ -20,9 +20,10 @@ struct ParsedJson {
 struct JsonOptions {
   int most_depth = 32;
   bool nul_in_names = false;  ///< names may hold a NUL, written as \u0000
+  bool is_line = false;       ///< the text is a line of a file: faults name bytes of the line
 };
 
-/// Parses JSON in linear time. Faults: not JSON (with line and column), a NUL byte, a name that
+/// Parses JSON in linear time. Faults: not JSON (with its place), a NUL byte, a name that
 /// holds a NUL or occurs twice in its object, more than most_depth levels, a number beyond a
 /// double.
 [[nodiscard]] ParsedJson parse_json(std::string_view text, const JsonOptions& options = {});

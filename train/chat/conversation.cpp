@@ -23,8 +23,8 @@ class LineReader {
   Example read(std::string_view line, LineForm form) const {
     if (const size_t bad = io::first_invalid_utf8(line); bad != line.npos)
       fault("byte ", bad + 1, " of the line is not UTF-8");
-    io::ParsedJson parsed = io::parse_json(line);
-    if (!parsed.faults.empty()) fault("the line: ", parsed.faults[0]);
+    io::ParsedJson parsed = io::parse_json(line, {.is_line = true});
+    if (!parsed.faults.empty()) fault(parsed.faults[0]);
     Json& object = parsed.value;
     if (!object.is_object())
       fault("is ", io::kind_text(object.type()), ", expected an object such as ", like(form));

@@ -49,12 +49,11 @@ TEST(Conversation, FaultsNamePlaceKeyAndWhatWasExpected) {
   const std::string at = "[data] a.jsonl, line 3: ";
   const std::string like = R"({"messages": [{"role": "user", "content": "..."}, ...]})";
   EXPECT_EQ(error_of("7"), at + "is a number, expected an object such as " + like);
-  EXPECT_EQ(error_of("{\"messages\": [}"), at + "the line: not JSON: wrong at line 1, column 15");
+  EXPECT_EQ(error_of("{\"messages\": [}"), at + "not JSON: wrong at byte 15 of the line");
   EXPECT_EQ(error_of("{\"a\": \"\xFF\"}"), at + "byte 8 of the line is not UTF-8");
-  EXPECT_EQ(error_of(R"({"messages": [], "messages": []})"),
-            at + "the line: 'messages' occurs twice");
+  EXPECT_EQ(error_of(R"({"messages": [], "messages": []})"), at + "'messages' occurs twice");
   EXPECT_EQ(error_of(R"({"messages": )" + std::string(40, '[')),
-            at + "the line: nested deeper than 32 levels");
+            at + "nested deeper than 32 levels");
   EXPECT_EQ(error_of(R"({"text": "a"})"),
             at + "has no 'messages', expected " + like + "; it has: text");
   EXPECT_EQ(error_of(R"({"prompt": "a", "completion": "b"})"),

@@ -145,7 +145,7 @@ TEST_F(FineTuningRowsTest, RowsHoldTargetsOfAnswersAlone) {
     {"role": "assistant", "content": "c"}, {"role": "user", "content": "d"}]})"
                                        "\n\n"),
                         "messages");
-  EXPECT_NE(error_of(c, plan(8)).find("line 1: the line: not JSON"), std::string::npos)
+  EXPECT_NE(error_of(c, plan(8)).find("line 1: not JSON: wrong at byte "), std::string::npos)
       << "a line is a line";
   c.path = put("m.jsonl", R"({"messages": [{"role": "user", "content": "ab"}, )"
                           R"({"role": "assistant", "content": "c"}, )"
