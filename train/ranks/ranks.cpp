@@ -130,9 +130,8 @@ Patience::~Patience() {
   if (!alone()) group().set_timeout(std::chrono::milliseconds(before_ms_));
 }
 
-std::string first_few(const std::vector<std::string>& texts) {
-  constexpr size_t kMost = 12;
-  const size_t n = std::min(kMost, texts.size());
+std::string first_few(const std::vector<std::string>& texts, size_t most) {
+  const size_t n = std::min(most, texts.size());
   const auto listed = std::span(texts).first(n);
   return fmt::format("{}{}", fmt::join(listed, "; "),
                      n < texts.size() ? fmt::format("; and {} more", texts.size() - n) : "");

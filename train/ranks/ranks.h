@@ -49,7 +49,8 @@ class TESSERA_API Patience {
   int64_t before_ms_ = 0;
 };
 
-/// At most twelve of these, separated by semicolons, and how many more there are. Not collective.
-[[nodiscard]] TESSERA_API std::string first_few(const std::vector<std::string>& texts);
+/// At most so many of these, separated by semicolons, and how many more there are. Not collective.
+[[nodiscard]] TESSERA_API std::string first_few(const std::vector<std::string>& texts,
+                                                size_t most = 12);
 
 }  // namespace tessera::train

@@ -204,14 +204,17 @@ void check_fits(const RunFacts& run, const CheckpointReader& from, bool own, boo
         own ? "--checkpoint.load_step of a full one, or --checkpoint.exclude_from_loading optimizer"
             : "--checkpoint.initial_load_model_only true");
   }
-  std::vector<std::string> faults = target.differences(m);
+  std::vector<std::string> faults;
   Config config = run.config;
   config::Fields fields = config.fields();
   for (const auto& [field, before, now] : config_differences(m.config, fields.dump())) {
     if (!field.starts_with("model.") || before.empty() || now.empty()) continue;
     if (const config::Field* known = fields.find(field); !known || !known->limits.free_on_resume)
-      faults.push_back(fmt::format("{} is {}, expected {}", field, before, now));
+      faults.push_back(fmt::format("{} is {} there and {} here", field, before, now));
   }
+  constexpr size_t kMostTensors = 3;
+  if (const auto tensors = target.differences(m); !tensors.empty())
+    faults.push_back(first_few(tensors, kMostTensors));
   if (!faults.empty()) {
     fail<DataError>("checkpoint", from.path(),
                     " does not fit this run: ", fmt::format("{}", fmt::join(faults, "; ")));
