@@ -107,7 +107,7 @@ constexpr int kFailed = 1, kWrongUsage = 2;
 }  // namespace
 
 std::pair<std::vector<std::string>, std::vector<std::string>> files_and_fields(
-    Arguments arguments) {
+    Arguments arguments, config::Fields known) {
   std::vector<std::string> files, fields;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
@@ -116,7 +116,11 @@ std::pair<std::vector<std::string>, std::vector<std::string>> files_and_fields(
       continue;
     }
     fields.push_back(word);
-    if (word.find('=') == word.npos && i + 1 < arguments.size()) fields.push_back(arguments[++i]);
+    if (word.find('=') != word.npos || i + 1 == arguments.size()) continue;
+    const config::Field* field = known.find(std::string_view(word).substr(2));
+    const std::string& next = arguments[i + 1];
+    const bool flag = field && std::holds_alternative<bool*>(field->value);
+    if (!flag || next == "true" || next == "false") fields.push_back(arguments[++i]);
   }
   return {files, fields};
 }

@@ -32,8 +32,12 @@ struct Command {
 TESSERA_API std::span<const Command> commands();
 
 /// Splits arguments into words that are neither fields nor their values, such as files, and the
-/// rest. Every field has a value, in the same word or in the next.
-std::pair<std::vector<std::string>, std::vector<std::string>> files_and_fields(Arguments arguments);
+/// rest. A field has a value, in the same word or in the next, but for `known` flags.
+std::pair<std::vector<std::string>, std::vector<std::string>> files_and_fields(
+    Arguments arguments, config::Fields known);
+
+/// ConfigError: a file or folder that is to be read does not exist.
+void require_there(std::string_view field, const std::string& path);
 
 /// Parses the fields of a command. ConfigError: every fault.
 template <class C> C parsed_fields(Arguments arguments) {

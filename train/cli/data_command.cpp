@@ -71,7 +71,7 @@ int prepare(Arguments arguments, std::ostream& out) {
   PrepareConfig c;
   config::Fields fields;
   fields.section("", c);
-  auto [files, rest] = files_and_fields(arguments);
+  auto [files, rest] = files_and_fields(arguments, fields);
   std::vector<std::string> faults = fields.parse(rest);
   if (files.empty())
     faults.emplace_back(

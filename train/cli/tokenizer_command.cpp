@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <ostream>
+#include <system_error>
 
 namespace tessera::train {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 struct TrainTokenizerConfig {
   BpeTraining training{.vocabulary = 32768, .split = BpeTrainer::split_names().front()};
   std::string out, text_field = "text";
+  bool overwrite = false;
   void fields(config::Fields& f) {
     std::vector<std::pair<std::string, std::string>> splits;
     for (const std::string& name : BpeTrainer::split_names()) splits.emplace_back(name, name);
@@ -28,8 +30,22 @@ struct TrainTokenizerConfig {
     f.add("begin", training.begin, "mark at the begin of a document");
     f.add("end", training.end, "mark at the end of a document");
     f.add("text_field", text_field, "JSONL field of the text");
+    f.add("overwrite", overwrite, "replace the tokenizer that is in the folder of out");
   }
 };
+
+// The error if the folder holds a file that would be replaced; empty: it does not.
+std::string in_the_way(const TrainTokenizerConfig& c) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    std::error_code error;
+    const auto path = std::filesystem::path(c.out) / name;
+    if (c.overwrite || !std::filesystem::exists(std::filesystem::symlink_status(path, error)))
+      continue;
+    return concat("[--out] ", path.string(),
+                  " exists already: give another folder, or --overwrite to replace the tokenizer");
+  }
+  return "";
+}
 
 int run(Arguments arguments, std::ostream& out, const Catalogue&) {
   if (arguments.empty() || arguments[0] != "train") {
@@ -40,7 +56,7 @@ int run(Arguments arguments, std::ostream& out, const Catalogue&) {
   TrainTokenizerConfig c;
   config::Fields fields;
   fields.section("", c);
-  const auto [given, rest] = files_and_fields(arguments.subspan(1));
+  const auto [given, rest] = files_and_fields(arguments.subspan(1), fields);
   std::vector<std::string> faults = fields.parse(rest);
   if (given.empty())
     faults.emplace_back(
@@ -48,6 +64,7 @@ int run(Arguments arguments, std::ostream& out, const Catalogue&) {
   if (c.out.empty()) faults.emplace_back("[--out] is missing: give a folder");
   if (c.training.begin.empty() || c.training.end.empty() || c.training.begin == c.training.end)
     faults.emplace_back("[--begin] and [--end] are empty or equal: give two marks");
+  if (std::string fault = in_the_way(c); !fault.empty()) faults.push_back(std::move(fault));
   config::throw_if_any(faults);
 
   BpeTrainer trainer(c.training);
