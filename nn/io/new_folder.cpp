@@ -3,6 +3,7 @@
 
 #include "tessera/core/error.h"
 #include "tessera/nn/io/files.h"
+#include "tessera/nn/io/utf8.h"
 
 #include <cerrno>
 #include <filesystem>
@@ -25,7 +26,7 @@ std::string new_folder_path(std::string path, std::string_view field) {
 void refuse_existing(const std::string& path, std::string_view field) {
   std::error_code error;
   if (fs::exists(fs::symlink_status(path, error)))
-    fail<IoError>(field, path, " exists already; remove it or give another name");
+    fail<ConfigError>(field, excerpt(path), " exists already; remove it or give another name");
 }
 
 void unfinished_folder(const std::string& path, std::string_view field) {

@@ -49,7 +49,7 @@ class CheckpointTest : public testing::Test {
   [[nodiscard]] std::string error_at(int64_t step) const {
     try {
       (void)first_whole({{folder_.existing(step)}, IfDamaged::fail}, {});
-    } catch (const DataError& e) {
+    } catch (const Error& e) {
       return e.what();
     }
     return "no error";
@@ -317,7 +317,7 @@ TEST_F(CheckpointTest, AFolderMeansItsLatestStep) {
   fs::rename(folder_.folder_of(3), path_ + "/run/checkpoint/step-3");
   EXPECT_EQ(first_whole(steps_at(path_ + "/run"), quiet)->manifest().progress.step, 3);
   EXPECT_THROW((void)first_whole(steps_at(path_), quiet), DataError);
-  EXPECT_THROW((void)first_whole(steps_at(path_ + "/none"), quiet), DataError);
+  EXPECT_THROW((void)first_whole(steps_at(path_ + "/none"), quiet), ConfigError);
 }
 
 TEST_F(CheckpointTest, DifferencesAreAllNamed) {

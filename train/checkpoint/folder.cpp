@@ -6,6 +6,7 @@
 
 #include "tessera/core/error.h"
 #include "tessera/nn/io/files.h"
+#include "tessera/nn/io/utf8.h"
 #include "tessera/train/checkpoint/reader.h"
 
 #include <fmt/format.h>
@@ -88,8 +89,8 @@ std::vector<std::string> CheckpointFolder::latest_first() const {
 std::string CheckpointFolder::existing(int64_t step) const {
   const std::vector<int64_t> all = steps();
   if (std::ranges::count(all, step)) return folder_of(step);
-  fail<DataError>(
-      "checkpoint.load_step", "there is no step-", step, " in ", path_, "; it has ",
+  fail<ConfigError>(
+      "checkpoint.load_step", "there is no step-", step, " in ", io::excerpt(path_), "; it has ",
       all.empty() ? "no checkpoints" : fmt::format("step-{}", fmt::join(all, ", step-")));
 }
 
@@ -181,6 +182,8 @@ StepFolders any_steps_at(const std::string& path, const std::string& folder) {
 StepFolders steps_at(const std::string& path, const std::string& folder) {
   StepFolders steps = any_steps_at(path, folder);
   if (!steps.paths.empty()) return steps;
+  if (std::error_code error; !fs::exists(path, error))
+    fail<ConfigError>("checkpoint", io::excerpt(path), " does not exist");
   fail<DataError>("checkpoint", path, " is neither a step's folder (with a ", kManifestFile,
                   ") nor one that holds step folders, by itself or in ", folder);
 }

@@ -149,7 +149,8 @@ std::vector<std::string> steps_to_read(const std::string& path, const Checkpoint
   if (c.step >= 0) {
     const std::string wanted = concat("step-", c.step);
     std::erase_if(steps, [&](const auto& s) { return fs::path(s).filename() != wanted; });
-    if (steps.empty()) fail<DataError>("--step", "there is no ", wanted, " in ", path);
+    if (steps.empty())
+      fail<ConfigError>("--step", "there is no ", wanted, " in ", io::excerpt(path));
   }
   if (!all) steps.resize(1);
   return steps;

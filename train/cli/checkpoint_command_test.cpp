@@ -62,10 +62,10 @@ TEST_F(CheckpointCommandTest, WrongUsageIsNamed) {
   TESSERA_EXPECT_HOLDS(error({"checkpoint"}, 2), "no action is given: give ls, inspect, verify");
   TESSERA_EXPECT_HOLDS(error({"checkpoint", "lst", "x"}, 2), "unknown action 'lst'");
   TESSERA_EXPECT_HOLDS(error({"checkpoint", "ls"}, 2), "[--folder] is missing");
-  TESSERA_EXPECT_HOLDS(error({"checkpoint", "ls", path("none")}, 1), "is neither a step's folder");
+  TESSERA_EXPECT_HOLDS(error({"checkpoint", "ls", path("none")}, 2), "none does not exist");
   ASSERT_EQ(run(train("a", {"--training.steps", "1"})), 0) << err_.str();
   TESSERA_EXPECT_HOLDS(error({"checkpoint", "merge", path("a")}, 2), "[--output] is missing");
-  TESSERA_EXPECT_HOLDS(error({"checkpoint", "inspect", path("a"), "--step", "7"}, 1),
+  TESSERA_EXPECT_HOLDS(error({"checkpoint", "inspect", path("a"), "--step", "7"}, 2),
                        "[--step] there is no step-7 in ");
 }
 

@@ -27,9 +27,9 @@ std::string usage() {
   for (const Command& c : commands()) text += fmt::format("  {:<12} {}\n", c.name, c.summary);
   return text +
          R"(`tessera <command> --help` lists the fields of a command. --version prints the version.
-The exit status is 0, 1 for a failure at run time, 2 for wrong usage, or 130 after Ctrl-C. A full disk under the standard
-output gives 1. A pipe closed by its reader ends a command quietly with 0; training goes on with its files, and never waits
-for a reader.
+The exit status is 0, 2 for a wrong command line or configuration (also a path that does not exist, or an output that
+does), 1 for what fails later, or 130 after Ctrl-C. A full disk under the standard output gives 1. A pipe closed by its
+reader ends a command quietly with 0; training goes on with its files, and never waits for a reader.
 )";
 }
 

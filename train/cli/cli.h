@@ -10,8 +10,8 @@
 
 namespace tessera::train {
 
-/// Runs `tessera <arguments>`. Returns the exit status: 0, 1 for a failure at run time, 2 for wrong
-/// usage. A program adds its own model families and recipes to `catalogue`.
+/// Runs `tessera <arguments>`. Returns the exit status: 0, 2 for a ConfigError, 1 for what fails
+/// later. A program adds its own model families and recipes to `catalogue`.
 TESSERA_API int run_cli(std::span<const std::string> arguments, std::ostream& out,
                         std::ostream& err, const Catalogue& catalogue = {});
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/cli/commands.h"
 
+#include "tessera/nn/io/utf8.h"
+
 #include <array>
+#include <filesystem>
+#include <system_error>
 
 namespace tessera::train {
 
@@ -19,6 +23,11 @@ std::span<const Command> commands() {
                               data_command(),        config_command(),    recipes_command(),
                               models_command(),      schedule_command()};
   return all;
+}
+
+void require_there(std::string_view field, const std::string& path) {
+  if (std::error_code error; !std::filesystem::exists(path, error))
+    fail<ConfigError>(field, io::excerpt(path), " does not exist");
 }
 
 }  // namespace tessera::train

@@ -64,6 +64,7 @@ std::pair<C, std::vector<std::string>> parsed_folders(Arguments arguments, size_
     faults.push_back(
         concat("[--folder] ", counted(folders.size(), "folder"), " are given, expected ", most));
   config::throw_if_any(faults);
+  for (const std::string& folder : folders) require_there("--folder", folder);
   return {config, folders};
 }
 template <class C> std::string help_of_fields() {

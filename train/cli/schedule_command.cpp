@@ -51,6 +51,7 @@ struct ScheduleFields {
 PipelineSchedule schedule_of(const ScheduleFields& c) {
   if (c.name.empty() == c.csv.empty())
     fail<ConfigError>("--name", "give a schedule by --name, or a file by --csv");
+  if (!c.csv.empty()) require_there("--csv", c.csv);
   if (!c.csv.empty()) return read_schedule(io::read_file(c.csv));
   const int64_t stages = c.stages == 0 ? c.ranks : c.stages;
   if (stages % c.ranks != 0) {

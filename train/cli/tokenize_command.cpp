@@ -49,6 +49,7 @@ int run(Arguments arguments, std::ostream& out, const Catalogue&) {
   const auto c = parsed_fields<TokenizeConfig>(arguments);
   if (c.text.empty() == c.file.empty())
     fail<ConfigError>("--text", "give either a text, by --text, or a file, by --file");
+  if (!c.file.empty()) require_there("--file", c.file);
   const auto tokenizer = open_tokenizer(c.tokenizer, "--tokenizer");
   const bool color = Screen::style_of(out).color;
   const auto show = [&](std::string_view text) {

@@ -48,5 +48,58 @@ TEST(WrongUsage, IsRefusedWithTheseMessages) {
   fs::remove_all(folder);
 }
 
+// What can be seen from the words, and from which files there are, is 2; what is in a file is 1.
+TEST(WrongUsage, OfWhatIsNotThereHasTheStatus2) {
+  const std::string folder = testing::TempDir() + "not_there." + std::to_string(::getpid());
+  fs::create_directories(folder + "/empty");
+  io::write_file_atomically(folder + "/text.txt", "some text");
+  io::write_file_atomically(folder + "/bad.jsonl", "{");
+  using Words = std::vector<std::string>;
+  const auto at = [&](const char* name) { return folder + "/" + name; };
+  const std::string none = at("none"), text = at("text.txt"), there = at("empty");
+  const auto train = [&](const Words& more) {
+    Words words{"train", "--dump_folder", at("run"), "--training.seq_len", "4"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  const std::vector<std::pair<int, Words>> cases{
+      {2, train({})},
+      {2, train({"--dataloader.path", none})},
+      {2, train({"--dataloader.mixture", text + "," + none})},
+      {2, train({"--dataloader.path", text, "--hf_assets_path", none})},
+      {2, train({"--dataloader.path", text, "--checkpoint.initial_load_path", none})},
+      {2, {"train", "--model.initial_hf", none, "--dataloader.path", text}},
+      {1, train({"--dataloader.path", there})},
+      {1, train({"--dataloader.path", at("bad.jsonl")})},
+      {2, {"eval", "--checkpoint", none}},
+      {1, {"eval", "--checkpoint", there}},
+      {2, {"generate", "--checkpoint", none}},
+      {2, {"import-hf", none, "--out", at("new")}},
+      {1, {"import-hf", there, "--out", at("new")}},
+      {2, {"export-hf", "--checkpoint", none, "--out", at("new")}},
+      {2, {"export-gguf", "--checkpoint", none, "--out", at("new")}},
+      {2, {"export-gguf", "--checkpoint", there, "--out", text}},
+      {2, {"tokenize", "--tokenizer", none, "--text", "a"}},
+      {2, {"tokenize", "--file", none}},
+      {2, {"tokenizer", "train", none, "--out", at("new")}},
+      {2, {"data", "prepare", none, "--out", at("new")}},
+      {2, {"data", "prepare", text, "--out", there}},
+      {2, {"data", "verify", none}},
+      {1, {"data", "verify", there}},
+      {2, {"plot", none}},
+      {1, {"plot", there}},
+      {2, {"trace", none}},
+      {1, {"trace", there}},
+      {2, {"checkpoint", "ls", none}},
+      {1, {"checkpoint", "ls", there}},
+      {2, {"compare", none, none}},
+      {2, {"schedule", "--csv", none}}};
+  for (const auto& [status, words] : cases) {
+    std::ostringstream out, err;
+    EXPECT_EQ(run_cli(words, out, err), status) << testing::PrintToString(words) << err.str();
+  }
+  fs::remove_all(folder);
+}
+
 }  // namespace
 }  // namespace tessera::train

@@ -81,7 +81,7 @@ TEST_P(GgufModels, GoToGguf) {
     TESSERA_EXPECT_HOLDS(out_.str(), "the file has no tokenizer");
     const io::FileSum sum = io::sum_of_file(path(type));
     sums += concat(type, ' ', sum.bytes, ' ', sum.crc32c, '\n');
-    EXPECT_EQ(run(words), 1);
+    EXPECT_EQ(run(words), 2);
     TESSERA_EXPECT_HOLDS(err_.str(), "exists already");
   }
   test::expect_golden(concat(kGoldens, GetParam(), "_gguf.txt"), sums);
@@ -215,14 +215,14 @@ TEST_F(HuggingFaceTest, AShardedCheckpointWithATokenizerGoesOutAndComesBack) {
 
 TEST_F(HuggingFaceTest, AFolderThatExistsIsKept) {
   const std::string mine = put("mine/file", "x");
-  EXPECT_EQ(run({"import-hf", kGoldens + "gpt2", "--out", path("mine/")}), 1);
+  EXPECT_EQ(run({"import-hf", kGoldens + "gpt2", "--out", path("mine/")}), 2);
   TESSERA_EXPECT_HOLDS(err_.str(), "[--out] " + path("mine") + " exists already");
   ASSERT_EQ(run({"import-hf", kGoldens + "gpt2", "--out", path("a")}), 0) << err_.str();
-  EXPECT_EQ(run({"export-hf", "--checkpoint", path("a"), "--out", path("mine")}), 1);
+  EXPECT_EQ(run({"export-hf", "--checkpoint", path("a"), "--out", path("mine")}), 2);
   TESSERA_EXPECT_HOLDS(err_.str(), "exists already");
   EXPECT_EQ(io::read_file(mine), "x");
   fs::create_symlink("nowhere", path("link"));
-  EXPECT_EQ(run({"import-hf", kGoldens + "gpt2", "--out", path("link")}), 1);
+  EXPECT_EQ(run({"import-hf", kGoldens + "gpt2", "--out", path("link")}), 2);
   TESSERA_EXPECT_HOLDS(err_.str(), "exists already");
 }
 
@@ -340,7 +340,7 @@ TEST_F(HuggingFaceTest, WrongUsageIsNamed) {
   EXPECT_EQ(run({"export-hf"}), 2);
   TESSERA_EXPECT_HOLDS(err_.str(), "[--checkpoint] is missing");
   TESSERA_EXPECT_HOLDS(err_.str(), "[--out] is missing");
-  EXPECT_EQ(run({"export-hf", "--checkpoint", path("none"), "--out", path("a")}), 1);
+  EXPECT_EQ(run({"export-hf", "--checkpoint", path("none"), "--out", path("a")}), 2);
   EXPECT_FALSE(fs::exists(path("a")));
 }
 

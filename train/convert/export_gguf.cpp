@@ -4,6 +4,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/models/gguf.h"
+#include "tessera/nn/io/utf8.h"
 #include "tessera/train/convert/convert.h"
 #include "tessera/train/exchange/gguf_tokenizer.h"
 #include "tessera/train/ranks/ranks.h"
@@ -38,7 +39,7 @@ uint64_t export_gguf(const GgufOptions& o, const Catalogue& catalogue, const War
                      const BytesDone& progress) {
   const NoGrad guard;
   if (std::error_code ignored; fs::exists(fs::symlink_status(o.out, ignored)))
-    fail<IoError>("--out", o.out, " exists already: give a new file");
+    fail<ConfigError>("--out", io::excerpt(o.out), " exists already: give a new file");
   const TrainedModel model = open_trained_model(o.checkpoint, note, catalogue);
   const models::ModelConfig& config = model.config.model;
   const models::Gguf* names = config.hugging_face() ? config.hugging_face()->gguf : nullptr;

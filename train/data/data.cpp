@@ -164,7 +164,7 @@ struct Part {
 Part find_checked(const DataConfig& config, const MixturePart& part, const BatchPlan& plan,
                   const Tokenizer& tokenizer) {
   if (part.path.empty())
-    fail<DataError>(part.field, "no data given; pass --", part.field, " FILE or FOLDER");
+    fail<ConfigError>(part.field, "no data given; pass --", part.field, " FILE or FOLDER");
   Part found{find_data(part.path, part.field), config, plan, 1};
   found.config.path = part.path;
   found.plan.path_field = part.field;

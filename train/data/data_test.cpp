@@ -425,7 +425,7 @@ TEST_F(DataTest, PlacesWithoutATokenArePadding) {
 }
 
 TEST_F(DataTest, BadDataIsNamed) {
-  holds(error_of(""), "DataError [dataloader.path] no data given; pass --dataloader.path FILE");
+  holds(error_of(""), "ConfigError [dataloader.path] no data given; pass --dataloader.path FILE");
   holds(error_of(folder_ + "/none"), "[dataloader.path] " + folder_ + "/none does not exist");
   holds(error_of(folder_), "holds no file with data (.txt .h");
   static_cast<void>(put("weights.bin", "x"));

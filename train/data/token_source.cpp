@@ -2,6 +2,7 @@
 #include "tessera/train/data/token_source.h"
 
 #include "tessera/core/error.h"
+#include "tessera/nn/io/utf8.h"
 #include "tessera/train/data/data_index.h"
 #include "tessera/train/data/text_reader.h"
 
@@ -29,7 +30,8 @@ DataFiles find_data(const std::string& path, const std::string& field) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
-    if (status.type() == fs::file_type::not_found) fail<DataError>(field, path, " does not exist");
+    if (status.type() == fs::file_type::not_found)
+      fail<ConfigError>(field, io::excerpt(path), " does not exist");
     fail<IoError>(field, "cannot access ", path, ": ", error.message());
   }
   const auto require_readable = [&](const std::string& file) {

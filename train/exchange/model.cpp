@@ -13,7 +13,9 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <set>
+#include <system_error>
 
 namespace tessera::train {
 namespace {
@@ -22,9 +24,11 @@ constexpr size_t kMostConfigBytes = size_t{16} << 20;
 
 std::string config_path(const std::string& folder) {
   std::string path = hf_file(folder, kHfConfig);
+  constexpr std::string_view kGive = ": give the folder of a model of Hugging Face";
+  if (std::error_code error; !std::filesystem::exists(folder, error))
+    fail<ConfigError>("hugging_face", io::excerpt(folder), " does not exist", kGive);
   if (path.empty()) {
-    fail<DataError>("hugging_face", folder, " has no ", kHfConfig,
-                    ": give the folder of a model of Hugging Face");
+    fail<DataError>("hugging_face", folder, " has no ", kHfConfig, kGive);
   }
   return path;
 }

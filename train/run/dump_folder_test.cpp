@@ -77,7 +77,7 @@ TEST_F(DumpFolderTest, OverwriteStartsAnew) {
 TEST_F(DumpFolderTest, ABadRunOverwritesNothing) {
   ASSERT_EQ(run(plain()), 0) << err_.str();
   const auto before = contents("a");
-  EXPECT_EQ(run(plain({"--overwrite", "--dataloader.path", path("none")})), 1);
+  EXPECT_EQ(run(plain({"--overwrite", "--dataloader.path", path("none")})), 2);
   EXPECT_TRUE(contents("a") == before);
 }
 

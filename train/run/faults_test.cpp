@@ -50,7 +50,7 @@ TEST(Faults, AFolderThatIsAwayIsToldUnlessTheRunHasACheckpoint) {
   Config c = tiny();
   c.initial_hf = testing::TempDir() + "no_such_folder";
   c.dump_folder = testing::TempDir() + "no_such_run";
-  EXPECT_THROW((void)faults(c), DataError);
+  EXPECT_THROW((void)faults(c), ConfigError);
 }
 
 }  // namespace

@@ -161,10 +161,10 @@ TEST_F(InitialHuggingFace, ARunResumesFromItsOwnFilesWhenTheFolderIsAway) {
   TESSERA_EXPECT_HOLDS(out_.str(), "loaded " + theirs);
   fs::rename(theirs, path("elsewhere"));
   const Words again{"train", "--config", path("a/config.json"), "--training.steps", "2"};
-  EXPECT_EQ(run(joined(again, {"--dump_folder", path("b")})), 1);
-  TESSERA_EXPECT_HOLDS(err_.str(), theirs + " has no config.json");
-  EXPECT_EQ(run(joined(again, {"--overwrite"})), 1);
-  EXPECT_EQ(run(joined(again, {"--hf_assets_path", path("none")})), 1);
+  EXPECT_EQ(run(joined(again, {"--dump_folder", path("b")})), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), theirs + " does not exist");
+  EXPECT_EQ(run(joined(again, {"--overwrite"})), 2);
+  EXPECT_EQ(run(joined(again, {"--hf_assets_path", path("none")})), 2);
   ASSERT_EQ(run(joined(again, {"--ranks", "2"})), 0) << err_.str();
   TESSERA_EXPECT_HOLDS(out_.str(), "training resumes after step 1");
   EXPECT_EQ(out_.str().find("warning: the tokenizer"), std::string::npos) << out_.str();
@@ -201,8 +201,8 @@ TEST_F(InitialHuggingFace, FieldsThatContradictTheFolderAreNamed) {
   TESSERA_EXPECT_HOLDS(out_.str(), "\"name\": \"gpt2\"");
   EXPECT_EQ(run(joined(from, {"--checkpoint.initial_load_path", "x"})), 2);
   TESSERA_EXPECT_HOLDS(err_.str(), "both name a model to start from");
-  EXPECT_EQ(run({"config", "--model.initial_hf", path("none")}), 1);
-  TESSERA_EXPECT_HOLDS(err_.str(), "has no config.json");
+  EXPECT_EQ(run({"config", "--model.initial_hf", path("none")}), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "none does not exist");
 }
 
 // The losses of PyTorch: the model of transformers, torch.optim.AdamW, the same rows.

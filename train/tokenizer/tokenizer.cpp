@@ -75,7 +75,7 @@ std::vector<TokenizerFile> read_tokenizer_files(const std::string& path, const s
   const auto read = [&](const fs::path& file, std::string name) {
     files.push_back({std::move(name), io::read_file(file.string(), kMostBytes)});
   };
-  if (!fs::exists(path, error)) fail<DataError>(field, path, " does not exist");
+  if (!fs::exists(path, error)) fail<ConfigError>(field, io::excerpt(path), " does not exist");
   if (!fs::is_directory(path, error)) {
     read(path, std::string(kTokenizerJson));
     return files;

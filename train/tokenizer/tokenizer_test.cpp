@@ -243,7 +243,7 @@ TEST_F(TokenizerFiles, AreFoundInAFolder) {
   EXPECT_TRUE(test::error_of<DataError>([&] {
                 (void)open_tokenizer(folder_, "field");
               }).starts_with("[field] folder " + folder_ + " holds neither tokenizer.json"));
-  EXPECT_EQ(test::error_of<DataError>([&] { (void)open_tokenizer(folder_ + "/no", "field"); }),
+  EXPECT_EQ(test::error_of<ConfigError>([&] { (void)open_tokenizer(folder_ + "/no", "field"); }),
             "[field] " + folder_ + "/no does not exist");
   EXPECT_EQ(open_tokenizer("", "field")->vocabulary(), ByteTokenizer::kVocabulary);
   write("vocab.json", R"({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3})");
