@@ -30,23 +30,26 @@ HostRanks ranks_of(const Launch& launch) {
   return {.all = launch.size, .of_host = std::max(1, launch.local_size)};
 }
 
-void print_estimate(const Config& config, const HostRanks& ranks, std::ostream& out) {
-  const MemoryEstimate e = estimate_memory(config, ranks.all);
-  const FreeMemory free = free_memory();
-  out << "memory that a rank of " << ranks.all << " needs to train " << config.title() << ":\n"
-      << memory_table(e) << counted(ranks.of_host, "rank")
-      << " on this host: " << byte_count(e.total * ranks.of_host) << '\n';
-  if (free.host != FreeMemory::kUnknown)
-    out << "free: " << byte_count(free.host) << " (" << free.host_source << ")\n";
-  if (free.process != FreeMemory::kUnknown)
-    out << "free for this process: " << byte_count(free.process) << " (" << free.process_source
-        << ")\n";
-}
-
 FreeMemory free_on(Device device) {
   if (device.is_cpu()) return free_memory();
   return {.device = Process::get().cuda().device_memory(device.index),
           .device_source = concat(device)};
+}
+
+// Also for devices that are elsewhere, of which nothing is known.
+void print_estimate(const Config& config, const Launch& launch, std::ostream& out) {
+  const HostRanks ranks = ranks_of(launch);
+  const MemoryEstimate e = estimate_memory(config, ranks.all);
+  std::string fits;
+  try {
+    fits = fit_line(e, ranks, free_on(rank_device(config.device, launch)));
+  } catch (const ConfigError& error) {
+    fits = concat("it is not known whether this fits: ", error.what());
+  }
+  out << "memory that a rank of " << ranks.all << " needs to train " << config.title() << ":\n"
+      << memory_table(e) << counted(ranks.of_host, "rank")
+      << " on this host: " << byte_count(e.total * ranks.of_host) << '\n'
+      << fits << '\n';
 }
 
 std::string help(Arguments arguments, const Catalogue& catalogue) {
@@ -61,19 +64,19 @@ int run(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   const Config config = checked_config(words, catalogue);
   const Launch launch = detect_launch(static_cast<int>(config.ranks));
   config::throw_if_any(faults(config, launch.size));  // before any rank waits for another
-  const HostRanks ranks = ranks_of(launch);
   if (estimate) {
-    if (launch.rank == 0) print_estimate(config, ranks, out);
+    if (launch.rank == 0) print_estimate(config, launch, out);
     return 0;
   }
   const Device device = rank_device(config.device, launch);
   FlightRecorder::install_signal_handler();  // SIGUSR2 dumps flight records
   install_save_signal();
   if (auto* output = dynamic_cast<StandardOutput*>(out.rdbuf())) output->write_in_background();
-  if (launch.rank == 0) out << "tessera " << TESSERA_VERSION << '\n';
+  if (launch.rank == 0)
+    out << "tessera " << TESSERA_VERSION << '\n' << note << (note.empty() ? "" : "\n");
   // Once on each host, whose devices are alike.
   if (config.memory.check && launch.local_rank <= 0) {
-    const std::string warning = check_memory(config, ranks, free_on(device));
+    const std::string warning = check_memory(config, ranks_of(launch), free_on(device));
     if (!warning.empty()) out << warning << '\n';
   }
   // Under a launcher each rank may have its own terminal, so there is no progress bar.

@@ -374,6 +374,24 @@ std::string memory_table(const MemoryEstimate& estimate) {
   return table;
 }
 
+std::string fit_line(const MemoryEstimate& e, const HostRanks& ranks, const FreeMemory& free) {
+  struct Room {
+    int64_t needed, bytes;
+    std::string_view source;
+  };
+  std::string fits = "it is not known whether this fits: what is free here cannot be read";
+  for (const Room& room : {Room{e.counted, free.device, free.device_source},
+                           Room{e.total * ranks.of_host, free.host, free.host_source},
+                           Room{e.total * ranks.of_process, free.process, free.process_source}}) {
+    if (room.bytes == FreeMemory::kUnknown) continue;
+    const std::string beside =
+        concat(byte_count(room.needed), " of ", byte_count(room.bytes), " (", room.source, ')');
+    if (room.needed > room.bytes) return concat("does not fit: ", beside);
+    fits = concat("fits: ", beside);
+  }
+  return fits;
+}
+
 std::string check_memory(const Config& config, const HostRanks& ranks, const FreeMemory& free) {
   const MemoryEstimate e = estimate_memory(config, ranks.all);
   struct Room {

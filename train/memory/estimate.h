@@ -55,6 +55,10 @@ struct HostRanks {
 [[nodiscard]] TESSERA_API std::string check_memory(const Config& config, const HostRanks& ranks,
                                                    const FreeMemory& free);
 
+/// A line for `--estimate`: whether training fits into what is free, as far as that is known.
+[[nodiscard]] TESSERA_API std::string fit_line(const MemoryEstimate& estimate,
+                                               const HostRanks& ranks, const FreeMemory& free);
+
 /// What a rank of such a run needs, its largest parts, and the settings that would need less: for
 /// the error of a run that had not enough.
 [[nodiscard]] TESSERA_API std::string memory_advice(const Config& config, int ranks);

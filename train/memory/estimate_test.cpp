@@ -310,13 +310,24 @@ TEST_F(MemoryCheck, RanksOfAHostAddUp) {
                StorageError);
 }
 
+TEST_F(MemoryCheck, TheEstimateSaysWhetherItFits) {
+  const MemoryEstimate e = estimate_memory(config(), 2);
+  const HostRanks two{.all = 2, .of_host = 2};
+  const auto line = [&](const FreeMemory& free) { return fit_line(e, two, free); };
+  const std::string both = byte_count(2 * e.total), of = " of " + both + " (x)";
+  EXPECT_EQ(line({.host = 2 * e.total, .host_source = "x"}), "fits: " + both + of);
+  EXPECT_EQ(line({.host = 2 * e.total - 1, .host_source = "x"}), "does not fit: " + both + of);
+  EXPECT_EQ(line({.device = e.counted - 1, .device_source = "cuda:0"}).find("does not fit: "), 0u);
+  EXPECT_EQ(line({}).find("it is not known whether this fits"), 0u);
+}
+
 TEST_F(MemoryCheck, TheTableIsPrintedAlone) {
   std::ostringstream out, err;
   const Words words{"train",         "--estimate",     "--recipe", "llama3_debugmodel",
                     "--dump_folder", folder_ + "/none"};
   EXPECT_EQ(run_cli(words, out, err), 0) << err.str();
-  for (const char* part :
-       {"parameters ", "optimizer states ", "activations ", "total ", "1 rank on this host: "})
+  for (const char* part : {"parameters ", "optimizer states ", "activations ", "total ",
+                           "1 rank on this host: ", "fits: "})
     EXPECT_NE(out.str().find(part), std::string::npos) << out.str();
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/none"));
   EXPECT_EQ(out.str().find("step:"), std::string::npos);
