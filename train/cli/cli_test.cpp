@@ -109,7 +109,7 @@ TEST_F(CliTest, DataParallelTrainsAsOneRankDoes) {
 
 TEST_F(CliTest, TrainsOnRanksOfThisProcess) {
   ASSERT_EQ(run(train("a", {"--ranks", "3", "--training.local_batch_size", "1"})), 0) << err();
-  EXPECT_NE(out().find("on mesh(dp_replicate=1, dp_shard=3, cp=1, tp=1)"), std::string::npos)
+  EXPECT_NE(out().find("mesh: mesh(dp_replicate=1, dp_shard=3, cp=1, tp=1)"), std::string::npos)
       << out();
   const Session session;
   EXPECT_EQ(io::SafetensorsFile(folder_ + "/a/model.safetensors").entries().size(), 2 * 9 + 3u);

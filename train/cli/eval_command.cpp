@@ -6,10 +6,12 @@
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/cli/model_on_ranks.h"
 #include "tessera/train/monitor/metrics.h"
+#include "tessera/train/step/build_model.h"
 #include "tessera/train/step/evaluate.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ostream>
 
 namespace tessera::train {
@@ -89,9 +91,12 @@ int run(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
     }
     const Evaluation e = evaluate(m, data, c.steps, c.on.parallelism.sequence_cut());
     if (world.rank() != 0) return;
-    out << fmt::format("loss: {:.5f}  perplexity: {:.4f}  tokens: {}  data: {}{}{}\n", e.loss,
-                       e.perplexity, with_separators(e.tokens), plan.path,
-                       info.document_tokens.empty() ? "" : ", ", info.document_tokens);
+    const int64_t most = plan.rows * data_share(m.placement().mesh).parts;  // a batch of all ranks
+    const int64_t rows = c.steps < 0 ? info.windows : std::min(info.windows, c.steps * most);
+    out << fmt::format(
+        "loss: {:.5f}  perplexity: {:.4f}  tokens: {}  rows: {} of seq_len {}  data: {}{}{}\n",
+        e.loss, e.perplexity, with_separators(e.tokens), with_separators(rows), plan.seq_len,
+        plan.path, info.document_tokens.empty() ? "" : ", ", info.document_tokens);
   });
   return 0;
 }

@@ -139,6 +139,18 @@ void announce_mesh(const Config& c, const RunParts& parts, const Print& print) {
   }
 }
 
+void announce_batch(const Config& c, const Feed& feed, const Print& print) {
+  const int parts = feed.share().parts;
+  print(fmt::format(
+      "batch: {} x {} x {} = {} of {} = {} a step{}", counted(c.training.local_batch_size, "row"),
+      counted(parts, "data-parallel rank"), counted(feed.micro_batches(), "micro-batch"),
+      counted(feed.rows_per_step(), "row"), c.training.seq_len,
+      with_separators(feed.tokens_per_step(), "token"),
+      c.training.global_batch_size < 0 && parts > 1
+          ? "; it grows with the ranks unless training.global_batch_size says another"
+          : ""));
+}
+
 void announce_training(const Config& c, const RunParts& parts, const Print& print) {
   print(
       fmt::format("precision: parameters {} (training.dtype), computed in {} "
@@ -154,13 +166,10 @@ void announce_training(const Config& c, const RunParts& parts, const Print& prin
                       counted(g.parameters.size(), "tensor"), g.options.lr,
                       g.options.weight_decay));
   }
-  const Feed& feed = *parts.feed;
-  print(
-      fmt::format("training: {} of {} x {} = {} in {} on {}, lr {:g}, warm-up {}, seed {}, into {}",
-                  counted(c.training.steps, "step"), feed.rows_per_step(), c.training.seq_len,
-                  with_separators(feed.tokens_per_step(), "token"),
-                  counted(feed.micro_batches(), "micro-batch"), parts.mesh.text(), c.optimizer.lr,
-                  counted(c.lr_scheduler.warmup_steps, "step"), c.debug.seed, c.dump_folder));
+  announce_batch(c, *parts.feed, print);
+  print(fmt::format("training: {}, lr {:g}, warm-up {}, seed {}, into {}",
+                    counted(c.training.steps, "step"), c.optimizer.lr,
+                    counted(c.lr_scheduler.warmup_steps, "step"), c.debug.seed, c.dump_folder));
 }
 
 }  // namespace

@@ -169,6 +169,17 @@ TEST_F(ParallelismTest, HeadsThatTheDegreeDoesNotDivideAreAFaultOfTheConfigurati
 
 // Ranks of one group of cp and tp read the same rows, whose position on the data axes counts and
 // not their rank; each row is read by one part.
+TEST_F(ParallelismTest, TheBatchIsSaidWithTheRanksThatMakeIt) {
+  const Words one{"--training.steps", "1", "--checkpoint.enable", "false", "--ranks", "2"};
+  const std::string batch = "batch: 2 rows x 2 data-parallel ranks x ";
+  ASSERT_EQ(run(train("a", one)), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), batch +
+                                       "1 micro-batch = 4 rows of 16 = 64 tokens a step; it "
+                                       "grows with the ranks unless training.global_batch_size");
+  ASSERT_EQ(run(train("b", joined(one, {"--training.global_batch_size", "8"}))), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), batch + "2 micro-batches = 8 rows of 16 = 128 tokens a step\n");
+}
+
 TEST_F(ParallelismTest, RowsFollowTheCoordinatesOnTheMesh) {
   std::map<int64_t, int> readers;
   std::mutex mutex;
@@ -301,7 +312,7 @@ TEST_F(ParallelismTest, EvalAndGenerateRunOnRanks) {
   // 12 rows a batch, whatever the mesh.
   const auto loss = [&](const Words& more) {
     const std::string line = output(joined(eval, more));
-    TESSERA_EXPECT_HOLDS(line, "tokens: 384 ");
+    TESSERA_EXPECT_HOLDS(line, "tokens: 384  rows: 24 of seq_len 16  data: ");
     return std::stod(line.substr(line.find(' ')));
   };
   const double alone = loss({"12"});
