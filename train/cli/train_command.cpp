@@ -61,7 +61,9 @@ std::string help(Arguments arguments, const Catalogue& catalogue) {
 int run(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   std::vector<std::string> words(arguments.begin(), arguments.end());
   const bool estimate = std::erase(words, kEstimate) > 0;
-  const Config config = checked_config(words, catalogue);
+  std::string note;
+  const Config config =
+      checked_config(words, catalogue, [&](const std::string& text) { note = text; });
   const Launch launch = detect_launch(static_cast<int>(config.ranks));
   config::throw_if_any(faults(config, launch.size));  // before any rank waits for another
   if (estimate) {

@@ -147,12 +147,14 @@ TESSERA_API Config recipe(std::string_view name, const Catalogue& catalogue = {}
 struct ParsedConfig {
   Config config;
   std::vector<std::string> faults;  ///< of the arguments, and conflicts between fields
+  std::string note = {};            ///< what to tell of where the run goes; empty: nothing
 };
 /// Starts from the recipe and the model that the arguments or the file of `--config FILE` name
 /// (`--recipe`, `--model.name`, `--model.flavor`, at any position; a model without a recipe gets
 /// the default fields, with seq_len at most its max_seq_len). With `--model.initial_hf DIR` the
 /// model is that of DIR, and its tokenizer the default; a file that names DIR and the model is
-/// enough without DIR once the run has a checkpoint. Then sets the fields of the file, then
+/// enough without DIR once the run has a checkpoint. Then sets the fields of the file (the
+/// dump_folder of a run's own config.json is the folder where that lies), then
 /// `--section.field value` in order. Fields with a fault keep their values. DataError: DIR, as an
 /// argument, holds no model.
 TESSERA_API ParsedConfig read_arguments(std::span<const std::string> arguments,

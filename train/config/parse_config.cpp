@@ -84,6 +84,23 @@ void choose_model(Config& c, const std::optional<std::string>& family,
   c.model = std::move(next);
 }
 
+// Whether one of these words is the field.
+bool names(std::span<const std::string> words, std::string_view field) {
+  return std::ranges::any_of(
+      words, [&](std::string_view word) { return word.substr(0, word.find('=')) == field; });
+}
+
+// The folder of a file if it is the config.json of the run there: wherever the run was moved, and
+// whichever folder the command is called in.
+std::string run_of(const std::string& file) {
+  const std::filesystem::path path = file,
+                              folder = path.has_parent_path() ? path.parent_path() : ".";
+  std::error_code ignored;
+  const bool of_run = path.filename() == "config.json" &&
+                      std::filesystem::exists(folder / "metrics.jsonl", ignored);
+  return of_run ? folder.string() : "";
+}
+
 // The state before any field is set: the recipe, with the model that the arguments or the file
 // name.
 struct Start {
@@ -180,6 +197,12 @@ ParsedConfig read_arguments(std::span<const std::string> arguments, const Catalo
     std::ranges::move(more, std::back_inserter(s.faults));
   };
   if (s.words.file) add(fields.parse_json(s.text, io::excerpt(*s.words.file)));
+  std::string note;
+  if (const std::string run = run_of(s.words.file.value_or("")); !run.empty()) {
+    s.config.dump_folder = run;
+    note = concat("dump_folder: ", run, ", where --config ", *s.words.file,
+                  " lies: goes on with the run there; --dump_folder DIR begins another");
+  }
   add(fields.parse(s.words.rest));
   if (!s.hf_folder.empty()) s.config.initial_hf = s.hf_folder;  // a file may have none
   if (s.held) add(hf_differences(s.config.model, *s.held, s.config.initial_hf));
@@ -191,7 +214,8 @@ ParsedConfig read_arguments(std::span<const std::string> arguments, const Catalo
         std::filesystem::is_directory(folder, ignored))
       s.config.special_tokens = read_special_tokens(folder);
   }
-  return {std::move(s.config), std::move(s.faults)};
+  if (names(s.words.rest, "--dump_folder")) note.clear();
+  return {std::move(s.config), std::move(s.faults), std::move(note)};
 }
 
 Config parse_config(std::span<const std::string> arguments, const Catalogue& catalogue) {

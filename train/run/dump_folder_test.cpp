@@ -74,6 +74,25 @@ TEST_F(DumpFolderTest, OverwriteStartsAnew) {
   EXPECT_EQ(CheckpointFolder(path("a/checkpoint")).steps(), std::vector<int64_t>{3});
 }
 
+TEST_F(DumpFolderTest, ARunsOwnConfigIsOfTheFolderWhereItLies) {
+  ASSERT_EQ(run(train("a", {"--training.steps", "2"})), 0) << err_.str();
+  fs::rename(path("a"), path("moved"));
+  const std::string config = path("moved/config.json");
+  ASSERT_EQ(run({"train", "--config", config, "--training.steps", "4"}), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "dump_folder: " + path("moved") + ", where --config " + config +
+                                       " lies: goes on with the run there");
+  TESSERA_EXPECT_HOLDS(out_.str(), "training resumes after step 2");
+  EXPECT_FALSE(fs::exists(path("a")));
+  ASSERT_EQ(run({"train", "--config", config, "--dump_folder", path("b")}), 0) << err_.str();
+  EXPECT_EQ(out_.str().find("dump_folder: "), std::string::npos) << out_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "weights: random, of debug.seed 7");
+  // A file elsewhere is of no run, and says where its own goes.
+  fs::create_directories(path("configs"));
+  fs::copy(config, path("configs/config.json"));
+  EXPECT_EQ(parse_config(Words{"--config", path("configs/config.json")}).dump_folder,
+            path("moved"));
+}
+
 TEST_F(DumpFolderTest, ABadRunOverwritesNothing) {
   ASSERT_EQ(run(plain()), 0) << err_.str();
   const auto before = contents("a");

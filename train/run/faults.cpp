@@ -37,12 +37,14 @@ std::vector<std::string> faults(const Config& config, int64_t ranks) {
   return all;
 }
 
-Config checked_config(std::span<const std::string> arguments, const Catalogue& catalogue) {
+Config checked_config(std::span<const std::string> arguments, const Catalogue& catalogue,
+                      const std::function<void(const std::string&)>& note) {
   ParsedConfig parsed = read_arguments(arguments, catalogue);
   for (std::string& fault : faults(parsed.config)) {
     if (std::ranges::count(parsed.faults, fault) == 0) parsed.faults.push_back(std::move(fault));
   }
   config::throw_if_any(parsed.faults);
+  if (note && !parsed.note.empty()) note(parsed.note);
   return std::move(parsed.config);
 }
 

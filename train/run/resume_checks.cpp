@@ -184,7 +184,7 @@ void tell_fields(const RunFacts& run, const Earlier& earlier, const Print& print
   for (const auto& [field, was, is] :
        config_differences(earlier.manifest.config, run.config.json())) {
     const auto text = [](const std::string& v) { return v.empty() ? "absent" : v; };
-    if (!field.starts_with("checkpoint."))
+    if (!field.starts_with("checkpoint.") && field != "dump_folder")
       changes.push_back(fmt::format("{} from {} to {}", field, text(was), text(is)));
   }
   if (changes.empty()) return;

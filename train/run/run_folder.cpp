@@ -59,7 +59,11 @@ std::string RunFolder::results_in_the_way(const Config& config, const Print& pri
   const bool saves = config.checkpoint.enable;
   const std::vector<int64_t> steps = checkpoints_.steps();
   if (saves && !steps.empty()) return "";  // resumes, or says why it cannot
-  const auto parsed = [](const std::string& text) { return io::parse_json(text).value; };
+  const auto parsed = [](const std::string& text) {
+    auto json = io::parse_json(text).value;
+    if (json.is_object()) json.erase("dump_folder");  // which a run may be given in other words
+    return json;
+  };
   const bool same =
       fs::exists(file(kConfig)) && parsed(io::read_file(file(kConfig))) == parsed(config.json());
   std::vector<std::string> found;
