@@ -205,6 +205,9 @@ ParsedConfig read_arguments(std::span<const std::string> arguments, const Catalo
   }
   add(fields.parse(s.words.rest));
   if (!s.hf_folder.empty()) s.config.initial_hf = s.hf_folder;  // a file may have none
+  // A run that begins with the model of another has nothing from the folder that the file names.
+  if (!s.words.initial_hf && names(s.words.rest, "--checkpoint.initial_load_path"))
+    s.config.initial_hf.clear();
   if (s.held) add(hf_differences(s.config.model, *s.held, s.config.initial_hf));
   add(s.config.conflicts());
   // A folder may give the weights or the tokenizer alone.

@@ -9,6 +9,7 @@
 #include "tessera/train/ranks/ranks.h"
 #include "tessera/train/run/resume_checks.h"
 #include "tessera/train/run/timing_impl.h"
+#include "tessera/train/step/trained_model.h"
 
 #include <fmt/format.h>
 
@@ -22,13 +23,19 @@ namespace {
 
 struct Candidates {
   StepFolders steps;
-  bool own = true;  // of this run, not of initial_load_path
+  bool own = true;           // of this run, not of initial_load_path
+  bool model_alone = false;  // initial_load_path has no steps, but model.safetensors
 };
+
+Candidates initial_checkpoints(const std::string& path) {
+  if (any_steps_at(path).paths.empty() && open_model_file(path)) return {{}, false, true};
+  return {steps_at(path), false};
+}
 
 // By rank 0.
 Candidates choose_checkpoints(const CheckpointConfig& c, const CheckpointFolder& folder,
                               const Print& print) {
-  if (!c.enable) return {steps_at(c.initial_load_path), false};
+  if (!c.enable) return initial_checkpoints(c.initial_load_path);
   if (c.load_step >= 0) {
     Candidates one{{{folder.existing(c.load_step)}, IfDamaged::fail}, true};
     if (const int64_t newest = folder.steps().back(); newest > c.load_step) {
@@ -42,7 +49,7 @@ Candidates choose_checkpoints(const CheckpointConfig& c, const CheckpointFolder&
   StepFolders own{folder.latest_first()};
   if (!own.paths.empty() || c.initial_load_path.empty() || c.initial_load_in_hf)
     return {std::move(own), true};
-  return {steps_at(c.initial_load_path), false};
+  return initial_checkpoints(c.initial_load_path);
 }
 
 // A checkpoint that counted global batches is read if they had as many rows as here, as far as its
@@ -120,6 +127,23 @@ class Load {
   Tensor losses_;
 };
 
+void load_model_alone(const CheckpointConfig& c, RunParts& parts, const Print& print) {
+  const auto start = Clock::now();
+  const std::string& path = c.initial_load_path;
+  if (!c.initial_load_model_only)
+    fail<ConfigError>("--checkpoint.initial_load_model_only", "false, but ", path,
+                      " has saved its model alone: leave it out");
+  on_all_or_none([&] {
+    const auto from = open_model_file(path);
+    const auto tensors = model_tensors(*parts.model);
+    if (const auto faults = tensor_differences(from->manifest().model, tensors); !faults.empty())
+      fail<DataError>("checkpoint", path, " does not fit this run: ", first_few(faults, 3));
+    from->fill(tensors);
+  });
+  print(fmt::format("loaded {} in {:.2f} s; training starts from its model", path,
+                    seconds_since(start)));
+}
+
 // Nothing, if no checkpoint was found.
 std::optional<Progress> load_checkpoint(const RunFacts& run, RunParts& parts,
                                         const CheckpointFolder& own, LossHistory& history,
@@ -129,6 +153,10 @@ std::optional<Progress> load_checkpoint(const RunFacts& run, RunParts& parts,
   on_all_or_none([&] {
     if (own_rank() == 0) candidates = choose_checkpoints(run.config.checkpoint, own, print);
   });
+  if (text_of_first(candidates.model_alone ? "alone" : "").size() > 0) {
+    load_model_alone(run.config.checkpoint, parts, print);
+    return Progress();
+  }
   const bool own_run = text_of_first(candidates.own ? "own" : "another's") == "own";
   Load load(run, parts, own_run, print);
   const auto from = load_first_whole(
@@ -168,6 +196,7 @@ Progress resume(const RunFacts& run, RunParts& parts, const CheckpointFolder& ow
   }
   if (const std::string folder = run.config.initial_hf_folder(); !folder.empty())
     load_hugging_face(folder, run, parts, print);
+  else print(fmt::format("weights: random, of debug.seed {}", run.config.debug.seed));
   return {};
 }
 

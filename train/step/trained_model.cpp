@@ -56,6 +56,12 @@ Manifest manifest_of_file(const std::string& path) {
 
 }  // namespace
 
+std::shared_ptr<const CheckpointReader> open_model_file(const std::string& folder) {
+  const std::string file = (fs::path(folder) / kModelFile).string();
+  if (!fs::exists(file)) return nullptr;
+  return std::make_shared<const CheckpointReader>(folder, manifest_of_file(file));
+}
+
 TrainedModel open_trained_model(const std::string& path, const Warn& warn,
                                 const Catalogue& catalogue) {
   const std::string run = (fs::path(path) / "config.json").string();
@@ -87,7 +93,9 @@ TrainedModel open_trained_model(const std::string& path, const Warn& warn,
     fail<DataError>("checkpoint", path, " contains neither a checkpoint nor ", kModelFile);
   model.steps_ = {};
   model.tokenizer = nullptr;
-  model.from_ = std::make_shared<const CheckpointReader>(path, manifest_of_file(file));
+  model.from_ = open_model_file(path);
+  if (!model.from_)
+    fail<DataError>("checkpoint", path, " contains neither a checkpoint nor ", kModelFile);
   return model;
 }
 

@@ -41,6 +41,11 @@ class TESSERA_API TrainedModel {
 [[nodiscard]] TESSERA_API TrainedModel open_trained_model(const std::string& path, const Warn& warn,
                                                           const Catalogue& catalogue = {});
 
+/// Opens model.safetensors of the run in `folder`, which has its model alone, as a checkpoint of
+/// whole tensors; null: it has none. IoError, DataError: damaged.
+[[nodiscard]] TESSERA_API std::shared_ptr<const CheckpointReader> open_model_file(
+    const std::string& folder);
+
 /// The mark that ends an answer of the chat template that the run trained with, by this tokenizer;
 /// -1: it trained on no conversations, or the template writes none, or, with a warning, it cannot
 /// be opened.
