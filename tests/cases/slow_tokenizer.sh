@@ -25,3 +25,6 @@ echo '{"tokenizer_class":"Qwen2Tokenizer"}' >both/tokenizer_config.json
 refuses "tokenizer_class: is Qwen2Tokenizer, which prepares text by" "$T" tokenize --tokenizer both --text x
 echo '{"bos_token":"<|im_start|>","added_tokens_decoder":{"255":{"content":"<|im_start|>"}}}' >both/tokenizer_config.json
 refuses "has the id 255 here, but 256 in the vocabulary" "$T" tokenize --tokenizer both --text x
+# A mark that tokenizer.json lacks gets the next free id, as in transformers: torchtitan's debug tokenizer says 128000.
+echo '{"eos_token":"<|new|>","added_tokens_decoder":{"128000":{"content":"<|new|>","special":true}}}' >both/tokenizer_config.json
+equal "the id of a new mark" "$("$T" tokenize --tokenizer both --text '<|new|>' --ids)" 258

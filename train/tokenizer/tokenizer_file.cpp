@@ -81,7 +81,7 @@ class Reader {
       read_vocabulary(Value(&json, std::string(kVocabJson)));
       read_merges(*find(kMergesTxt));
     }
-    for (const ListedToken& token : settings.listed) add_listed(token);
+    for (const ListedToken& token : settings.listed) add_listed(token, !whole);
     for (const NamedToken& token : settings.named) add_named(token);
     choose_marks(settings);
     finish();
@@ -359,11 +359,13 @@ class Reader {
     ++most_ids_;
     name(token.content, token.id, Value(nullptr, place));
   }
-  void add_listed(const ListedToken& listed) {
-    const AddedToken& token = listed.token;
+  // transformers appends what tokenizer.json lacks, whatever id added_tokens_decoder says.
+  void add_listed(const ListedToken& listed, bool slow) {
+    AddedToken token = listed.token;
     const auto known = ids_.find(token.content);
     const int64_t id =
         known != ids_.end() ? int64_t{known->second} : next_id(token.content, listed.place);
+    if (known == ids_.end() && listed.decides && !slow) token.id = static_cast<int32_t>(id);
     if (id != token.id) {
       fail<DataError>("tokenizer", listed.place, ": '", io::excerpt(token.content, 60),
                       "' has the id ", token.id, " here, but ", id,
