@@ -8,7 +8,7 @@
 namespace tessera::train {
 
 uint64_t save(nn::Module& model, const optim::Optimizer& optimizer, const std::string& folder,
-              Progress progress) {
+              Progress progress, const std::string& config) {
   const CheckpointFolder steps(folder);
   std::unique_ptr<io::FolderLock> lock;
   on_all_or_none([&] {
@@ -18,6 +18,7 @@ uint64_t save(nn::Module& model, const optim::Optimizer& optimizer, const std::s
   });
   progress.optimizer_steps = optimizer.steps();
   return save(steps, {.progress = progress,
+                      .config = config,
                       .model = model_tensors(model),
                       .optimizer = optimizer.state().tensors});
 }

@@ -26,9 +26,11 @@ namespace tessera::train {
 /// earlier one; progress.optimizer_steps is taken from the optimizer. All ranks call it; each
 /// writes a part, and what several hold is written once. On all ranks: IoError if the folder cannot
 /// be written, is used by another run or is not the same on all hosts; earlier steps are unchanged.
-/// Returns the bytes written.
+/// Returns the bytes written. `config`, Config::json() of a Config with this model, is what the
+/// commands that make the model anew need (generate, eval, export-hf); load does not.
 TESSERA_API uint64_t save(nn::Module& model, const optim::Optimizer& optimizer,
-                          const std::string& folder, Progress progress);
+                          const std::string& folder, Progress progress,
+                          const std::string& config = "{}");
 /// Loads the latest complete step of `folder`, of the run with this dump folder, or the step whose
 /// own folder it is, into an initialised model and its optimizer, on any mesh; each rank reads what
 /// it holds. Damaged steps are skipped with a warning on rank 0, unless one is named. Empty if

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command checkpoint on the steps of a run of two ranks.
+#include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/io/safetensors.h"
+#include "tessera/nn/optim/adamw.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/checkpoint/checkpoint.h"
@@ -52,6 +54,33 @@ TEST_F(CheckpointCommandTest, StepsAreListedInspectedVerifiedAndMerged) {
   fs::remove(step + "/manifest.json");
   EXPECT_EQ(run({"checkpoint", "ls", path("a")}), 0);
   TESSERA_EXPECT_HOLDS(out_.str(), step + ": incomplete: ");
+}
+
+TEST_F(CheckpointCommandTest, AStepOfAnotherProgramNeedsItsModelsConfiguration) {
+  const auto save_step = [&](const auto&... config) {
+    const Session session;
+    llama3::Model model({.dim = 32,
+                         .n_layers = 1,
+                         .n_heads = 2,
+                         .n_kv_heads = 2,
+                         .ffn_dim = 32,
+                         .vocab_size = 260,
+                         .max_seq_len = 32});
+    nn::initialize(model, 1);
+    const optim::AdamW optimizer(nn::named_parameters(model));
+    (void)save(model, optimizer, path("own"), {.step = 1}, config...);
+    Config c;
+    c.model = models::ModelConfig::of<llama3::Model>("llama3", "", model.config());
+    c.training.seq_len = 32;
+    return c.json();
+  };
+  const Words generate{"generate", "--checkpoint", path("own"), "--prompt", "a", "--tokens", "3"};
+  const std::string config = save_step();
+  EXPECT_EQ(run(generate), 1);
+  TESSERA_EXPECT_HOLDS(err_.str(), path("own/step-1") + " does not say what model it is of");
+  TESSERA_EXPECT_HOLDS(err_.str(), "give Config::json() as `config` of train::save");
+  (void)save_step(config);
+  EXPECT_EQ(run(generate), 0) << err_.str();
 }
 
 TEST_F(CheckpointCommandTest, WrongUsageIsNamed) {

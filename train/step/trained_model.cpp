@@ -86,11 +86,14 @@ TrainedModel open_trained_model(const std::string& path, const Warn& warn,
   if (model.from_ && step_of_file(file) <= model.from_->manifest().progress.step) {
     auto& steps = model.steps_.paths;
     steps.erase(steps.begin(), std::ranges::find(steps, model.from_->path()));
-    model.config = parse_run_config(model.from_->manifest().config, model.from_->path(), catalogue);
+    const std::string& config = model.from_->manifest().config;
+    if (config == "{}")
+      fail<DataError>("checkpoint", model.from_->path(),
+                      " does not say what model it is of: its program saved no configuration; give "
+                      "Config::json() as `config` of train::save, or load it there by train::load");
+    model.config = parse_run_config(config, model.from_->path(), catalogue);
     return model;
   }
-  if (!fs::exists(file))
-    fail<DataError>("checkpoint", path, " contains neither a checkpoint nor ", kModelFile);
   model.steps_ = {};
   model.tokenizer = nullptr;
   model.from_ = open_model_file(path);
