@@ -10,8 +10,11 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
+
+#include <limits>
 
 namespace tessera {
 namespace {
@@ -78,6 +81,23 @@ TEST(Autograd, BackwardNeedsOneElementOrAGradient) {
   EXPECT_THROW(backward(x * x), AutogradError);
   EXPECT_THROW(backward(tensor(1)), AutogradError);
   EXPECT_THROW(backward(x * x, {.gradient = tensor({1})}), AutogradError);
+}
+
+TEST(Autograd, GradNeedsAGradientForEachOutput) {
+  const Session session;
+  Tensor x = variable({3});
+  EXPECT_EQ(test::error_of<AutogradError>([&] {
+              (void)grad({sum(x)}, {x}, {.grad_outputs = {tensor(1), tensor(2)}});
+            }),
+            "[grad] 1 output but 2 grad_outputs");
+}
+
+TEST(Autograd, ABareContextHasNoTape) {
+  const Context context;
+  Tensor x = variable({3});
+  EXPECT_EQ(test::error_of<UsageError>([&] { backward(x); }),
+            "[autograd] this Context has no tape: make a tessera::Session instead of a bare "
+            "Context");
 }
 
 TEST(Autograd, WritingWhatBackwardNeedsIsCaught) {
@@ -158,6 +178,23 @@ TEST(Hooks, AReplacementMustHaveTheGradientsShapeAndDtype) {
             std::string::npos);
   EXPECT_NE(message.operator()<DTypeError>(tensor({1, 2, 3}, DType::f64), true).find("cast it"),
             std::string::npos);
+  EXPECT_EQ(message.operator()<DeviceError>(empty({3}, DType::f32, kMeta), true),
+            "[hook] gave a gradient of another device for the leaf f32[3]: given f32[3]@meta, "
+            "expected f32[3]");
+}
+
+TEST(Hooks, ATensorOfTheWrongKindTakesNone) {
+  const Session session;
+  const Tensor constant = tensor({1}), leaf = variable({1, 2}), result = leaf * 2;
+  EXPECT_EQ(test::error_of<AutogradError>(
+                [&] { register_hook(constant, [](const Tensor& g) { return g; }); }),
+            "[register_hook] f32[1] does not require grad: it will have no gradient");
+  EXPECT_EQ(test::error_of<AutogradError>(
+                [&] { register_post_accumulate_hook(result, [](const Tensor&) {}); }),
+            "[register_post_accumulate_hook] f32[2] is not a leaf that requires grad");
+  EXPECT_EQ(test::error_of<AutogradError>(
+                [&] { register_node_hook(leaf, [](const Grads&, const Grads&) {}); }),
+            "[register_node_hook] f32[2] was not made by a recorded op");
 }
 
 TEST(Hooks, PostAccumulateNodeAndFinalCallbacksRunInOrder) {
@@ -280,6 +317,11 @@ TEST(Functions, WhatAFunctionLacksIsNamed) {
       error_of({"f", forward, [](FunctionContext&, const Grads& dy) { return dy; }}),
       "AutogradError [f] gave 1 gradient for 2 inputs; give one per input, undefined if it is "
       "zero");
+  EXPECT_EQ(error_of({"f", forward,
+                      [](FunctionContext&, const Grads& dy) {
+                        return Grads{dy[0], dy[0], dy[0]};
+                      }}),
+            "AutogradError [f] gave 3 gradients for 2 inputs");
   EXPECT_EQ(error_of({"f", forward, [](FunctionContext&, const Grads&) { return Grads{}; }}),
             "no error");
   EXPECT_EQ(error_of({"f", forward, {}}), "UsageError [f] is a Function without backward");
@@ -383,6 +425,20 @@ TEST(Anomaly, NamesTheOpAndModuleThatMadeNan) {
     EXPECT_STREQ(e.what(),
                  "[log] made NaN in its output f32[1] from inputs without NaN (in layers.0)");
   }
+}
+
+TEST(Anomaly, NamesTheFunctionWhoseGradientIsNan) {
+  const Session session({.anomaly = true});
+  const Function broken{"broken",
+                        [](FunctionContext&, Tensors in) { return TensorList{in[0] * 1}; },
+                        [](FunctionContext&, const Grads&) {
+                          return Grads{tensor({1, std::numeric_limits<double>::quiet_NaN()})};
+                        }};
+  Tensor x = variable({2, 3});
+  const ModuleScope layer("layers.0");
+  const Tensor y = sum(apply(broken, {x})[0]);
+  EXPECT_EQ(test::error_of<NumericError>([&] { backward(y); }),
+            "[broken] made NaN in the gradient of input 0, f32[2] (in layers.0)");
 }
 
 TEST(Graph, AMillionOpsAreFreedWithoutDeepRecursion) {

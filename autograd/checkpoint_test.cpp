@@ -454,6 +454,29 @@ TEST(Checkpoint, CatchesWritesToWhatIsKeptAndToConstants) {
   EXPECT_THROW(backward(sum(z)), InPlaceError);
 }
 
+// A Function may save what none of its ops reads.
+TEST(Checkpoint, CatchesWritesToWhatAFunctionSaves) {
+  const Session session;
+  const Tensor x = tensor({3, 4}).set_requires_grad(), scale = tensor({1, 2});
+  const Function scaled{"scaled",
+                        [](FunctionContext& c, Tensors in) {
+                          c.save({in[1]});
+                          return TensorList{in[0] * 1};
+                        },
+                        [](FunctionContext& c, const Grads& dy) {
+                          return Grads{dy[0] * c.saved()[0], Tensor()};
+                        }};
+  const Tensor y = checkpoint(
+      [&](Tensors t) {
+        return TensorList{apply(scaled, {t[0], scale})[0]};
+      },
+      {x})[0];
+  scale_({scale}, 2);
+  EXPECT_EQ(message_of([&] { backward(sum(y)); }),
+            "[checkpoint] a tensor that the function reads, f32[2], was written in place since "
+            "forward; write it after backward");
+}
+
 TEST(Checkpoint, HooksOnInputsAreRegisteredOnce) {
   const auto run = [](bool checkpointed) {
     const Session session;
@@ -482,6 +505,16 @@ TEST(Checkpoint, BackwardInsideIsRefused) {
         {x});
   });
   EXPECT_NE(message.find("backward was called inside"), message.npos) << message;
+  bool again = false;
+  const Tensor y = checkpoint(
+      [&](Tensors t) {
+        const Tensor h = exp(t[0]);
+        if (std::exchange(again, true)) backward(sum(h));
+        return TensorList{exp(h)};
+      },
+      {x})[0];
+  EXPECT_EQ(message_of([&] { backward(sum(y)); }),
+            "[checkpoint] backward was called inside the checkpointed function: call it outside");
 }
 
 TEST(Checkpoint, RegathersReleasedBytes) {
