@@ -90,6 +90,37 @@ TEST(Scalar, KeepsIntegersAndDoubles) {
   EXPECT_EQ(Scalar(true), Scalar(1));
 }
 
+TEST(Tensor, ValuesAndGradientsMustFit) {
+  const Context context;
+  EXPECT_EQ(test::error_of<ShapeError>([] {
+              (void)from_values({1, 2, 3}, {2, 2});
+            }),
+            "[from_values] 3 values cannot fill [2, 2], which holds 4");
+  Tensor x = tensor({1, 2}).set_requires_grad();
+  EXPECT_EQ(test::error_of<ShapeError>([&] {
+              x.set_grad(tensor({1, 2}, DType::f64));
+            }),
+            "[set_grad] the gradient of f32[2] cannot be f64[2]");
+  x.set_grad(tensor({3, 4}));
+  EXPECT_EQ(x.grad().values(), (std::vector<double>{3, 4}));
+}
+
+TEST(DType, ADispatchTakesTheTypesOfItsSetAlone) {
+  EXPECT_EQ(dispatch<kFloats>(DType::f64, []<class T>() { return sizeof(T); }), 8u);
+  EXPECT_EQ(test::error_of<DTypeError>(
+                [] { (void)dispatch<kFloats>(DType::i64, []<class T>() { return sizeof(T); }); }),
+            "[dispatch] no kernel for dtype i64");
+}
+
+TEST(Saved, WhatSavesDoesNotDeclareIsNotRead) {
+  const Tensor none;
+  const Saved saved(Tensors(&none, 1), Tensors(&none, 1), Metas(nullptr, 0), Metas(nullptr, 0));
+  EXPECT_EQ(test::error_of<UsageError>([&] { (void)saved.input(0); }),
+            "[vjp] reads input 0, which `saves` does not declare or which was not given");
+  EXPECT_EQ(test::error_of<UsageError>([&] { (void)saved.output(); }),
+            "[vjp] reads output 0, which `saves` does not declare or which was not given");
+}
+
 TEST(Tensor, SpansAndVectorsKeepAllBits) {
   const Context context;
   const std::vector<int64_t> ids{1, 9007199254740993, -9007199254740993, 4};
@@ -297,6 +328,10 @@ TEST(Storage, PartsAreStoragesOfTheirOwn) {
   EXPECT_THROW((void)carve(flat, 3, {4}), ShapeError);
   EXPECT_THROW((void)carve(alias(flat, {3}, {2}, 0), 0, {1}), UsageError);
   EXPECT_EQ(carve(flat, 6, {0, 3}).numel(), 0);
+  const Tensor released = tensor({1, 2});
+  released.storage().release_bytes();
+  EXPECT_EQ(test::error_of<StorageError>([&] { (void)carve(released, 0, {1}); }),
+            "[storage] a part of released bytes: regain them before");
   flat = a = {};
   EXPECT_EQ(b.values()[3], 6);
   EXPECT_GT(live(), before);
@@ -423,6 +458,18 @@ TEST(Context, ThreadsWithoutOneGetATypedError) {
   std::thread([] { EXPECT_THROW((void)empty({2}), UsageError); }).join();
 }
 
+TEST(Context, ThreadsAreCountedFromZero) {
+  EXPECT_EQ(test::error_of<ValueError>([] { const Context context({.threads = -1}); }),
+            "[context] threads is -1: expected 0 (all cores) or more");
+}
+
+TEST(Process, AnInstructionSetBeyondTheMachinesIsAnError) {
+  const Isa before = Process::get().isa(), beyond = static_cast<Isa>(255);
+  EXPECT_EQ(test::error_of<ValueError>([&] { Process::get().limit_isa(beyond); }),
+            "[process] this machine lacks the instruction set that was asked for");
+  EXPECT_EQ(Process::get().isa(), before);
+}
+
 TEST(Rng, IsAFunctionOfKeyAndIndex) {
   const RngKey key{7, stream_of("layers.0.attention.wq.weight")};
   const auto a = rng::normal4(key, 3), b = rng::normal4(key, 3),
@@ -464,6 +511,15 @@ TEST(Rule, ReadsFactorsFromTextAndShapes) {
   EXPECT_EQ(r.operands(), 3);
   EXPECT_EQ(r.text(), "(f0 m k), (k n) -> (f0 m n)");
   EXPECT_EQ(r.factors()[0].size, 2);
+}
+
+TEST(Rule, AnInputOfAnotherRankDoesNotFit) {
+  const TensorMeta a{{2, 5, 7}, DType::f32, kCpu}, b{{7}, DType::f32, kCpu};
+  const TensorMeta* both[] = {&a, &b};
+  EXPECT_EQ(test::error_of<ShapeError>([&] {
+              (void)rule("... m k, k n -> ... m n", {both, 2});
+            }),
+            "[rule] \"... m k, k n -> ... m n\" does not fit input 1 of shape [7]");
 }
 
 TEST(Rule, ADimOfSizeOneIsBroadcast) {
