@@ -2,6 +2,7 @@
 #include "tessera/kernels/arange/arange.h"
 
 #include "tessera/core/context.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -35,6 +36,9 @@ TEST(Arange, Errors) {
   EXPECT_THROW((void)arange(-4), ValueError);
   EXPECT_THROW((void)arange(0, 4, 0.5), ValueError);
   EXPECT_THROW((void)arange(0, std::nan("")), ValueError);
+  EXPECT_EQ(
+      test::error_of<ValueError>([] { (void)call(op::Arange{.start = INFINITY, .count = 2}, {}); }),
+      "[arange] start and step must be finite: given inf and 1");
   EXPECT_THROW((void)arange(0, 1, 1e-300, DType::f32), ValueError);
   EXPECT_THROW((void)arange(1e30, 2e30, 1e30), ValueError);
   EXPECT_THROW((void)arange(3e9, 3e9 + 1, 1, DType::i32), ValueError);

@@ -301,6 +301,8 @@ TEST(Attention, ASinkTakesItsShareAndLeavesUnseenRowsZero) {
   for (double g : sink.grad().values()) EXPECT_TRUE(std::isfinite(g));
   EXPECT_THROW((void)attention_sink(o, lse, ones({3})), ShapeError);
   EXPECT_THROW((void)attention_sink(o, cast(lse, DType::f64), sink), DTypeError);
+  const Tensor wide = ones({1, 2, 3, 4}, DType::f64);
+  EXPECT_THROW((void)call(op::AttentionSinkBackward{}, {o, lse, sink, wide}), DTypeError);
 }
 
 TEST(Attention, CausalQueriesOverMoreKeysSayWhichTheyAre) {

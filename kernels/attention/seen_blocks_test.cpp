@@ -4,6 +4,7 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -83,6 +84,19 @@ TEST_F(SeenBlocksTest, OperandsAreChecked) {
                ShapeError);
   EXPECT_THROW((void)select_block_map(map, full({4}, 64, DType::i64), zeros({4}, DType::i64)),
                IndexError);
+}
+
+TEST_F(SeenBlocksTest, OperandsOfASelectionSayWhatDoesNotFit) {
+  const Tensor places = zeros({4}, DType::i64);
+  const auto error_of = [](const Tensor& blocks, const Tensor& queries, const Tensor& keys) {
+    return test::error_of([&] { (void)select_block_map({blocks}, queries, keys); });
+  };
+  EXPECT_EQ(error_of(zeros({1, 1}, DType::i32), places, places),
+            "[block_map] blocks must be (B or 1, T / 64, S / 64) i32 on the CPU: given i32[1, 1]");
+  EXPECT_EQ(error_of(zeros({1, 1, 1}, DType::i32), empty({4}, DType::i64, kMeta), places),
+            "[block_map] queries must lie on the CPU: given i64[4]@meta");
+  EXPECT_EQ(error_of(zeros({2, 1, 1}, DType::i32), places, zeros({3, 4}, DType::i64)),
+            "[block_map] places i64[3, 4] do not fit the 2 batches of i32[2, 1, 1]");
 }
 
 TEST_F(SeenBlocksTest, ASelectedMapIsThatOfThePredicate) {

@@ -5,6 +5,7 @@
 #include "tessera/kernels/arange/arange.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -75,6 +76,8 @@ TEST(Roll, MovesElementsAndTheLastOnesToTheFront) {
   EXPECT_EQ(roll(tensor(4), 3).item(), 4);
   EXPECT_THROW((void)roll(x, 1, 2), IndexError);
   EXPECT_THROW((void)roll(x, {1, 2, 3}, {0, 1}), ShapeError);
+  EXPECT_EQ(test::error_of<ShapeError>([] { (void)roll(tensor(4), 3, 0); }),
+            "[roll] a 0-dim tensor has no dim 0: given f32[]");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/own_products.h"
 
 #include <gtest/gtest.h>
@@ -120,6 +121,14 @@ TEST(GroupedMM, BiasIsOfTheGroupAndRowsBeyondHaveNone) {
   const Tensor dy = tensor({{1, 2}, {3, 4}, {5, 6}, {7, 8}});
   EXPECT_EQ(grad({y}, {bias}, {.grad_outputs = {dy}})[0].values(),
             (std::vector<double>{1, 2, 8, 10}));
+}
+
+TEST(GroupedMM, OffsetsAreAList) {
+  const Session session;
+  EXPECT_EQ(test::error_of<ShapeError>([] {
+              (void)grouped_mm(ones({2, 3}), ones({1, 4, 3}), zeros({1, 1}, DType::i64));
+            }),
+            "[grouped_mm] offsets must be (E), the end of each group's rows: given i64[1, 1]");
 }
 
 TEST(GroupedMM, NothingInNothingOut) {

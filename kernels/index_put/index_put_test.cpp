@@ -7,6 +7,7 @@
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -174,6 +175,10 @@ TEST(IndexPut, RefusesBeforeItWrites) {
   EXPECT_THROW(index_put_(x, {ids({0, 1})}, tensor({1, 2, 3})), ShapeError);
   EXPECT_THROW(index_put_(x, {0}, tensor(1, DType::f64)), DTypeError);
   EXPECT_THROW(index_put_(zeros({3}, DType::i64), {0}, 0.5), DTypeError);
+  EXPECT_EQ(test::error_of<UsageError>([&] {
+              call(op::IndexPut{}, {x, x});
+            }),
+            "[index_put_] needs x, values and indices: given 2 inputs");
   EXPECT_EQ(x.values(), (Doubles{0, 0, 0}));
 }
 

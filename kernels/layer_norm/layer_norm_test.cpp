@@ -3,6 +3,7 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -46,6 +47,17 @@ TEST(LayerNorm, Errors) {
   EXPECT_THROW((void)layer_norm(zeros({3, 4}), ones({3})), ShapeError);
   EXPECT_THROW((void)layer_norm(zeros({3, 4}), ones({4}), zeros({4}, DType::bf16)), DTypeError);
   EXPECT_THROW((void)layer_norm(zeros({3, 4}, DType::i64), ones({4}, DType::i64)), DTypeError);
+}
+
+TEST(LayerNorm, StatisticsHaveNoGradient) {
+  const Session session;
+  const Tensor x = zeros({3, 4}).set_requires_grad();
+  for (const size_t i : {1, 2}) {
+    const Tensor statistic = call(op::LayerNorm{}, {x, ones({4}), Tensor()})[i];
+    EXPECT_EQ(test::error_of<AutogradError>([&] { backward(statistic, {.gradient = ones({3})}); }),
+              concat("[layer_norm] ", i == 1 ? "mean" : "rstd",
+                     " has no gradient, backward alone reads it: given dy of f32[3]"));
+  }
 }
 
 // Mean 2.5 and variance 1.25 over (2, 2).

@@ -7,6 +7,7 @@
 #include "tessera/kernels/linear_cross_entropy/chunks_impl.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -77,6 +78,27 @@ TEST(LinearCrossEntropy, MakesOnlyTheGradientsThatAreWanted) {
   EXPECT_EQ(made[0], (std::vector<Shape>{{}, {}}));
   EXPECT_EQ(made[1], (std::vector<Shape>{{}, {7, 5}}));
   EXPECT_EQ(made[2], (std::vector<Shape>{{}, {}}));
+}
+
+TEST(LinearCrossEntropy, AGradientThatWasNotMadeIsAnError) {
+  const Session session;
+  const Tensor h = normal({6, 5}, {1, 1}).set_requires_grad(),
+               w = normal({7, 5}, {1, 2}).set_requires_grad(), targets = some_targets(6, 7);
+  const auto error_of = [&](const op::LinearCrossEntropy& op, size_t output) {
+    return test::error_of<AutogradError>([&] {
+      const Tensor y = call(op, {h, w, targets})[output];
+      backward(y, {.gradient = ones(y.shape())});
+    });
+  };
+  EXPECT_EQ(error_of({.hidden_gradient = false}, 0),
+            "[linear_cross_entropy] the gradient of hidden was not made in the forward pass: set "
+            "hidden_gradient");
+  EXPECT_EQ(error_of({.weight_gradient = false}, 0),
+            "[linear_cross_entropy] the gradient of weight was not made in the forward pass: set "
+            "weight_gradient");
+  EXPECT_EQ(error_of({}, 3),
+            "[linear_cross_entropy] the gradient of linear_cross_entropy is made in the forward "
+            "pass and differentiated once only: given dy of f32[7, 5]");
 }
 
 TEST(LinearCrossEntropy, LargeLogitsKeepTheDigitsOfSmallLosses) {

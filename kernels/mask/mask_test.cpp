@@ -8,6 +8,7 @@
 #include "tessera/kernels/mask/seen_keys_impl.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -358,6 +359,16 @@ TEST(BlockMap, HoldsBitsOfBlocksThatAreSeenInPart) {
       (void)make_block_map({.queries = 3, .keys = 3, .key_positions = zeros({2}, DType::i64)},
                            [](int64_t, int64_t, int64_t) { return true; }),
       ShapeError);
+  const auto error_of = [](const Tensor& positions) {
+    return test::error_of([&] {
+      (void)make_block_map({.queries = 3, .keys = 3, .query_positions = positions},
+                           [](int64_t, int64_t, int64_t) { return true; });
+    });
+  };
+  EXPECT_EQ(error_of(zeros({3}, DType::i32)),
+            "[block_map] query_positions must be i64: given i32[3]; cast them");
+  EXPECT_EQ(error_of(empty({3}, DType::i64, kMeta)),
+            "[block_map] query_positions must lie on the CPU: given i64[3]@meta");
 }
 
 // Each row of blocks is one thread's, and numbers its bits.

@@ -6,10 +6,12 @@
 #include "tessera/autograd/autograd.h"
 #include "tessera/core/process.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/matmul/gemm_kinds_impl.h"
 #include "tessera/kernels/matmul/peak.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/products/micro_tiles_impl.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/own_products.h"
 
 #include <gtest/gtest.h>
@@ -31,6 +33,15 @@ template <class F> void in_every_orientation(int64_t m, int64_t k, int64_t n, co
       f(normal(ta ? Shape{k, m} : Shape{m, k}, {1, 2}),
         normal(tb ? Shape{n, k} : Shape{k, n}, {1, 3}), ta, tb);
   }
+}
+
+TEST(MatMul, WhatOneDnnRefusesIsNamed) {
+  const Session session;
+  if (!library_text().starts_with("oneDNN")) return;
+  const std::string error = test::error_of<UsageError>(
+      [] { library_gemm({.dtype = DType::f32, .m = -1, .n = 2, .k = 3}); });
+  EXPECT_TRUE(error.starts_with("[matmul] oneDNN refused a -1 x 3 by 3 x 2 product of f32: "))
+      << error;
 }
 
 TEST(MatMul, InnerDimensionsDiffer) {

@@ -4,6 +4,7 @@
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -33,6 +34,23 @@ TEST(RmsNorm, WithAResidualItIsTheNormOfTheSum) {
   const Tensor apart = x + r;
   EXPECT_EQ(sum.values(), apart.values());
   EXPECT_EQ(y.values(), rms_norm(apart, w).values());
+}
+
+TEST(RmsNorm, TheStatisticHasNoGradient) {
+  const Session session;
+  const Tensor x = ones({3, 4}).set_requires_grad(), w = ones({4}), dy = ones({3});
+  const auto error_of = [&](const Tensor& rstd) {
+    return test::error_of<AutogradError>([&] { backward(rstd, {.gradient = dy}); });
+  };
+  EXPECT_EQ(error_of(call(op::RmsNorm{}, {x, w})[1]),
+            "[rms_norm] rstd has no gradient, backward alone reads it: given dy of f32[3]");
+  EXPECT_EQ(error_of(call(op::AddRmsNorm{}, {x, x, w})[2]),
+            "[add_rms_norm] rstd has no gradient, backward alone reads it: given dy of f32[3]");
+  EXPECT_EQ(test::error_of<ShapeError>([&] {
+              (void)call(op::RmsNormBackward{}, {x, w, ones({4}), x});
+            }),
+            "[rms_norm_backward] rstd must hold one f32 per row of x: x is f32[3, 4], rstd is "
+            "f32[4]");
 }
 
 // The gradient may come through the norm, the sum, or both.

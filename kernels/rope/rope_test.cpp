@@ -5,6 +5,7 @@
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -35,6 +36,16 @@ TEST(Rope, TablesHaveNoGradient) {
   cos.set_requires_grad();
   const Tensor y = rope(normal({2, 1, 4}, {1, 1}), cos, sin);
   EXPECT_THROW(backward(y, {.gradient = ones({2, 1, 4})}), AutogradError);
+}
+
+TEST(Rope, TablesAreOfTheTypeOfTheWork) {
+  const Session session;
+  const auto [cos, sin] = rope_tables(2, 4, 100, 0, DType::f64);
+  EXPECT_EQ(
+      test::error_of<DTypeError>([&, &cos = cos, &sin = sin] {
+        (void)rope(zeros({2, 1, 4}, DType::bf16), cos, sin);
+      }),
+      "[rope] the tables must be f32 for x bf16[2, 1, 4]: cos is f64[2, 2], sin is f64[2, 2]");
 }
 
 TEST(Rope, HalvesAreAdjacentPairsInAnotherOrder) {
@@ -103,6 +114,7 @@ TEST(Rope, ScalingThatContradictsItselfIsAnError) {
   fails(1e4, {.kind = llama3, .factor = 8, .low_freq_factor = 4, .high_freq_factor = 1});
   fails(1e4, {.kind = yarn, .factor = 8, .beta_fast = 1, .beta_slow = 32});
   fails(1, {.kind = yarn, .factor = 8});
+  fails(1e4, {.kind = yarn, .factor = 8, .attention_factor = -1});
   fails(0, {});
   EXPECT_THROW((void)rope_frequencies(7, 1e4), ValueError);
   EXPECT_THROW((void)rope_tables(-1, 8, 1e4), ValueError);

@@ -100,6 +100,7 @@ TEST(Multinomial, SaysWhichWeightsCannotBeDrawnFrom) {
   EXPECT_THROW((void)multinomial(tensor({1, std::numeric_limits<double>::quiet_NaN()}), 1, {1, 2}),
                ValueError);
   EXPECT_THROW((void)multinomial(tensor({{1, 1}, {0, 0}}), 1, {1, 2}, true), ValueError);
+  EXPECT_THROW((void)multinomial(tensor({1, 2}, DType::i64), 1, {1, 2}), DTypeError);
   EXPECT_THROW((void)multinomial(zeros({2, 0}), 1, {1, 2}), ShapeError);
   EXPECT_THROW((void)multinomial(tensor(1), 1, {1, 2}), ShapeError);
 }

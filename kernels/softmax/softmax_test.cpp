@@ -2,6 +2,7 @@
 #include "tessera/kernels/softmax/softmax.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -34,6 +35,17 @@ TEST(LogSoftmax, AMaskedEntryHasNoGradient) {
   Tensor x = tensor({1, -INFINITY, 1}).set_requires_grad();
   backward(log_softmax(x), {.gradient = tensor({1, 0, 0})});
   EXPECT_EQ(x.grad().values(), (std::vector<double>{0.5, 0, -0.5}));
+}
+
+TEST(Softmax, OfAGradientBothOperandsAreOfOneDtype) {
+  const Session session;
+  const Tensor y = tensor({1, 0}), dy = tensor({1, 0}, DType::f64);
+  EXPECT_EQ(test::error_of<DTypeError>([&] {
+              (void)call(op::SoftmaxBackward{}, {y, dy});
+            }),
+            "[softmax_backward] y and dy must share one dtype of f64, f32, bf16, f16: y is f32[2], "
+            "dy is f64[2]");
+  EXPECT_THROW((void)call(op::LogSoftmaxBackward{}, {y, dy}), DTypeError);
 }
 
 }  // namespace
