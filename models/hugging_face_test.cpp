@@ -272,6 +272,14 @@ TEST(HuggingFaceNames, WhatAFamilyDoesNotComputeIsNamed) {
   }
 }
 
+TEST(HuggingFaceNames, MarksThatAreNoIdsAreNamed) {
+  EXPECT_EQ(parse_hf_marks(R"({"eos_token_id": [1, 2], "pad_token_id": null})", "config.json").end,
+            "[1,2]");
+  EXPECT_EQ(test::error_of<DataError>(
+                [] { (void)parse_hf_marks(R"({"eos_token_id": [1, "</s>"]})", "config.json"); }),
+            R"([config.json] eos_token_id is [1,"</s>"], expected an id or a list of ids)");
+}
+
 TEST(HuggingFaceNames, AFamilyWithoutATableSaysWhichRowIsMissing) {
   const Session session;
   const HuggingFace none{.model_type = "toy", .architecture = "Toy", .tensors = {}, .fields = {}};

@@ -13,6 +13,7 @@
 #include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/gradients.h"
 #include "tessera/tests/support/ranks.h"
+#include "tessera/tests/support/toy_family.h"
 
 #include <gtest/gtest.h>
 
@@ -170,6 +171,13 @@ TEST(TensorParallelPlan, IsDataThatPrints) {
         "\n  layers.*.attention.wq     weight Shard(0), bias Shard(0)",
         "\n  layers.*.ffn_norm         replicated"})
     EXPECT_NE(text.find(line), text.npos) << line << " in\n" << text;
+}
+
+TEST(TensorParallelPlan, AFamilyMayHaveNone) {
+  const Session session;
+  EXPECT_EQ(error_of<UsageError>([] { (void)test::Toy({}).tensor_parallel_plan({}); }),
+            "[tensor_parallel] this family of models has no plan for tensor parallelism: leave its "
+            "degree 1, or override tensor_parallel_plan");
 }
 
 TEST(TensorParallelPlan, AllFaultsAreNamedAtOnceBeforeAnyCommunication) {

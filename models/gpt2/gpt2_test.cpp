@@ -10,6 +10,7 @@
 #include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/decoders.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -92,6 +93,18 @@ TEST_F(Gpt2Test, CacheGivesTheLogitsOfTheWhole) {
   const NoGrad guard;
   EXPECT_THROW((void)model.next_logits(slice(tokens, 1, {0, 1}), cache), ValueError);
   EXPECT_THROW((void)model.make_cache(17), ValueError);
+}
+
+TEST_F(Gpt2Test, ACacheOfAnotherModelIsRefused) {
+  const Model model(kTiny);
+  models::Cache cache = model.make_cache(6);
+  cache.layers.pop_back();
+  const NoGrad guard;
+  EXPECT_EQ(test::error_of<ValueError>([&] {
+              (void)model.next_logits(ids({1, 2}, {1, 2}), cache);
+            }),
+            "[gpt2] the cache has 1 layer, the first of 0 tokens; expected 2 of equal length: use "
+            "make_cache");
 }
 
 TEST_F(Gpt2Test, DocumentsOfARowStandAlone) {

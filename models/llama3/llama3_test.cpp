@@ -5,8 +5,10 @@
 #include "tessera/kernels/cross_entropy/cross_entropy.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/models/gguf.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/decoders.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -154,6 +156,14 @@ TEST_F(Llama3Test, InF64GradientsAreThoseOfDifferences) {
   Model model(config);
   EXPECT_EQ(model.metadata(4).of().cos.dtype(), DType::f64);
   test::expect_gradients_of_differences(model);
+}
+
+TEST_F(Llama3Test, ScalingThatGgufCannotSayIsNamed) {
+  Config yarn = kTiny;
+  yarn.rope_scaling.kind = RopeScaling::Kind::yarn;
+  EXPECT_EQ(test::error_of<ValueError>(
+                [&] { (void)gguf().tables(models::ModelConfig::of<Model>("llama3", "", yarn)); }),
+            "[gguf] this rope_scaling cannot be expressed: expected none or llama");
 }
 
 TEST_F(Llama3Test, BadInputIsNamed) {

@@ -5,7 +5,9 @@
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/models/gguf.h"
 #include "tessera/tests/support/decoders.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -238,6 +240,25 @@ TEST_F(Qwen3Test, ARouterThatFailsIsNamed) {
   EXPECT_EQ(model.routing_fault(loss.not_finite),
             "scores of routers are not finite: layers.1 (3 tokens)");
   EXPECT_EQ(model.routing_fault({}), "");
+}
+
+TEST_F(Qwen3Test, WhatOtherFormatsCannotSayIsNamed) {
+  Config yarn = kTiny;
+  yarn.rope_scaling.kind = RopeScaling::Kind::yarn;
+  const auto config = [](const Config& c) {
+    return models::ModelConfig::of<Model>("qwen3", "", c);
+  };
+  const auto hf_error = [&](const Config& c) {
+    return test::error_of<ValueError>(
+        [&] { (void)models::hf_config(hugging_face(), config(c), DType::f32, {}); });
+  };
+  EXPECT_EQ(test::error_of<ValueError>([&] { (void)gguf().values(config(yarn)); }),
+            "[gguf] this rope_scaling cannot be expressed: expected none");
+  EXPECT_EQ(hf_error(yarn),
+            "[hugging_face] rope_scaling another cannot be expressed in config.json: expected none "
+            "or llama");
+  EXPECT_EQ(hf_error(tiny_moe()),
+            "[hugging_face] num_experts 6 cannot be expressed in config.json of qwen3: expected 0");
 }
 
 TEST_F(Qwen3Test, BadInputIsNamed) {
