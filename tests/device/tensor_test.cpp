@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors, modules and collectives of one rank on a device.
 #include "tessera/core/host_read.h"
+#include "tessera/core/op_row.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/rank_device.h"
 #include "tessera/dist/launch/run.h"
@@ -19,6 +20,37 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+namespace tessera {
+namespace {
+
+// Gives back what memory held.
+struct Nothing {
+  static constexpr DTypeSet dtypes = kFloats;
+  static constexpr NotShardable sharding{"a test"};
+  static constexpr NotDifferentiable vjp{"a test"};
+  MetaList meta(Metas in) const { return {in[0]}; }
+  void cpu(Tensors, Outputs) const {}
+};
+struct OnTheCpuAlone : Nothing {
+  static constexpr std::string_view name = "on_the_cpu_alone";
+  static constexpr NotOnCuda cuda{"a test"};
+  static std::vector<Sample<OnTheCpuAlone>> samples() { return {}; }
+};
+struct OfAnotherVersion : Nothing {
+  static constexpr std::string_view name = "of_another_version";
+  void cuda(Tensors, Outputs, Stream) const {}
+  static std::vector<Sample<OfAnotherVersion>> samples() { return {}; }
+};
+
+}  // namespace
+}  // namespace tessera
+
+TESSERA_ROOM(tessera::OnTheCpuAlone)
+// A row whose kernel is in the CUDA library, as those of the project's table.
+template <>
+const tessera::OpRow tessera::RowOf<tessera::OfAnotherVersion>::row =
+    tessera::detail::make_row<tessera::OfAnotherVersion, true>();
 
 namespace tessera {
 namespace {
@@ -46,6 +78,16 @@ TEST(DeviceTensor, TravelsAndComputes) {
   EXPECT_EQ(to_device(tensor(3), cuda(0)).item(), 3);
   EXPECT_THROW((void)(host + there), DeviceError);
   EXPECT_THROW((void)empty({1}, DType::f32, cuda(100)), DeviceError);
+}
+
+TEST(DeviceTensor, AnOpWithoutAKernelForDevicesSaysWhy) {
+  const Session session({.threads = 1});
+  const Tensor x = to_device(tensor({1, 2}), cuda(0));
+  EXPECT_EQ(test::error_of<DeviceError>([&] { (void)call(OnTheCpuAlone{}, {x}); }),
+            "[on_the_cpu_alone] does not run on CUDA: a test");
+  EXPECT_EQ(test::error_of<DeviceError>([&] { (void)call(OfAnotherVersion{}, {x}); }),
+            "[of_another_version] the CUDA library holds no kernel of this op: it is of another "
+            "version");
 }
 
 // What the tests of runs rest on.
