@@ -179,9 +179,43 @@ TEST(DTensor, LayoutsThatDoNotFitAreRefused) {
                  LayoutError);
     EXPECT_THROW((void)distribute(ramp({4}), Layout::of(mesh, {Partial(), Replicate()})),
                  LayoutError);
+    EXPECT_EQ(error_of([&] {
+                (void)Layout::ordered(mesh, std::vector<Placement>{Shard(0), Shard(0)},
+                                      {{"dp", "tp", "dp"}});
+              }),
+              "[layout] axis \"dp\" occurs twice in the order of axes");
     EXPECT_THROW((void)local(ramp({4})), LayoutError);
     EXPECT_THROW((void)full_tensor(ramp({4})), LayoutError);
     EXPECT_THROW((void)layout_of(ramp({4})), LayoutError);
+  });
+}
+
+TEST(DTensor, WhatCannotBeDistributedIsRefusedAndNothingIsSent) {
+  on_ranks(2, [](World& world) {
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    const Layout rows = Layout::of(mesh, {Shard(0)});
+    const Tensor whole = ramp({4}), x = distribute(whole, rows);
+    Tensor wants = ramp({4});
+    wants.set_requires_grad();
+    const uint64_t before = world.group().recorder().count();
+    EXPECT_EQ(error_of([&] { (void)distribute(x, rows); }),
+              "[distribute] f32[4] is distributed already: use redistribute");
+    EXPECT_EQ(error_of([&] { (void)distribute(wants, rows); }),
+              "[distribute] f32[4] requires grad, which would end here: distribute its detach(), "
+              "or compute on distributed tensors from the start");
+    EXPECT_EQ(error_of([&] { (void)distribute(whole, rows, 2); }),
+              "[distribute] source 2 is not a position of mesh(dp=2)");
+    EXPECT_EQ(world.group().recorder().count(), before);
+  });
+}
+
+TEST(DTensor, RanksThatGiveDifferentLayoutsAreTold) {
+  on_ranks(2, [](World& world) {
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    const Layout mine = Layout::of(mesh, {world.rank() == 0 ? Shard(0) : Replicate()});
+    EXPECT_EQ(error_of([&] { (void)from_local(ramp({4}), mine); }),
+              concat("[from_local] ranks disagree on the layout: rank ", 1 - world.rank(),
+                     " gives another than this rank, whose is ", mine.text()));
   });
 }
 

@@ -108,6 +108,10 @@ TEST(ExchangeRows, CountsThatDoNotFitAreNamed) {
     EXPECT_NE(error({1, 1}, {1, 1}, 1).find("2 to receive into 1"), std::string::npos);
     EXPECT_NE(error({1}, {1, 1}, -1).find("one for each of 2 ranks"), std::string::npos);
     EXPECT_NE(error({4, -1}, {1, 1}, -1).find("4,-1"), std::string::npos);
+    EXPECT_EQ(error_of<ShapeError>([&] {
+                (void)exchange_rows(tensor(2.0), mesh, "ep", {1, 1}, {1, 1});
+              }),
+              "[exchange_rows] x f32[] has no rows: expected (M, ...)");
     EXPECT_THROW((void)exchange_rows(x, mesh, "tp", {1, 1}, {1, 1}), LayoutError);
     const Tensor cut = distribute(x, Layout::of(mesh, {Shard(0)}));
     EXPECT_NE(error_of<LayoutError>([&] {

@@ -9,6 +9,7 @@
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -16,6 +17,7 @@
 namespace tessera {
 namespace {
 
+using test::error_of;
 using test::on_ranks;
 constexpr AxisType R = AxisType::replicate, I = AxisType::invariant, V = AxisType::varying,
                    P = AxisType::partial;
@@ -98,6 +100,29 @@ TEST(LocalRegion, ConversionsOutsideTheTableAreRefused) {
          std::vector<std::pair<AxisType, AxisType>>{{I, P}, {R, R}, {I, I}, {P, P}})
       EXPECT_THROW((void)convert(ramp({4}), mesh, "tp", from, to), LayoutError) << from << to;
     EXPECT_THROW((void)convert(ramp({4}), mesh, "nowhere", P, R), LayoutError);
+  });
+}
+
+TEST(LocalRegion, PartsOfOtherSizesThanTheChunkRuleGivesAreRefused) {
+  on_ranks(2, [](World& world) {
+    const Mesh mesh = Mesh::make({{"tp", 2}});
+    const Tensor x = distribute(ramp({4}), Layout::of(mesh, {Shard(0)}));
+    const auto error = [&](const Tensor& part, int64_t whole) {
+      return error_of([&] { (void)convert(part, mesh, "tp", V, I, {.whole = whole}); });
+    };
+    EXPECT_EQ(error(ramp({world.rank() == 0 ? 1 : 3}), -1),
+              "[convert] the part of rank 0 has 1 of the 4 elements of dim 0, the chunk rule gives "
+              "it 2");
+    EXPECT_EQ(error(ramp({3}), 4),
+              "[convert] this rank's part f64[3] of dim 0 with 4 in all should have 2 by the chunk "
+              "rule");
+    EXPECT_EQ(error(x, -1),
+              "[convert] f64[4] is distributed; inside a region values are local parts");
+    EXPECT_EQ(error_of([&] {
+                (void)local_region([&](const auto&) { return std::vector<Tensor>{x}; }, {{x, {V}}},
+                                   {{layout_of(x), {4}, {V}}});
+              }),
+              "[local_region] output 0 is distributed; fn must return local tensors");
   });
 }
 

@@ -2,6 +2,7 @@
 // run_ranks and World: who runs where, and what becomes of errors.
 #include "tessera/dist/launch/run.h"
 #include "tessera/dist/launch/threads_impl.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -70,6 +71,15 @@ TEST(World, FakeWorldHasShapes) {
     const auto sub = w.group().subgroup(std::vector<int>{5, 9}, "pair");
     EXPECT_EQ(sub->size(), 2);
   });
+}
+
+TEST(World, AFakeWorldHasItsRank) {
+  for (const auto& [size, rank] : {std::pair{0, 0}, {4, 4}, {4, -1}}) {
+    EXPECT_EQ(test::error_of(
+                  [&, size = size, rank = rank] { run_fake(size, rank, [](World&) { FAIL(); }); }),
+              concat("[run_fake] rank ", rank, " of a world of ", size,
+                     ": expected 0 <= rank < world size"));
+  }
 }
 
 // Nobody waits for the work, so the end of the world is where its error comes out.

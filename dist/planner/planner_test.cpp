@@ -3,10 +3,12 @@
 // and in backward, what the plan cache keeps.
 #include "tessera/dist/planner/planner.h"
 
+#include "tessera/core/op_row.h"
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/planner/plan_cache_impl.h"
 #include "tessera/kernels/matmul/matmul.h"
+#include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/softmax/softmax.h"
@@ -237,6 +239,79 @@ TEST(Planner, EmptyPartsAddNothing) {
       const auto got = full_tensor(mean(x, {0})).values(), want = mean(ramp({n, 3}), {0}).values();
       for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-14) << n;
     }
+  });
+}
+
+// An op without inputs, of which no rank can make a part.
+struct Whole {
+  static constexpr std::string_view name = "whole";
+  static constexpr DTypeSet dtypes = kFloats;
+  static constexpr NotShardable sharding{"a test"};
+  static constexpr NotDifferentiable vjp{"a test"};
+  static constexpr NotOnCuda cuda{"a test"};
+  MetaList meta(Metas) const { return {{{4}, DType::f32, kCpu}}; }
+  void cpu(Tensors, Outputs y) const { std::fill_n(y[0].data<float>(), y[0].numel(), 1.0F); }
+  static std::vector<Sample<Whole>> samples() { return {}; }
+};
+
+// A copy whose rule lets rows be cut, and whose local form makes one row too many.
+struct RowTooMany {
+  int64_t more = 0;
+  static constexpr std::string_view name = "row_too_many";
+  static constexpr DTypeSet dtypes = kFloats;
+  static constexpr NotDifferentiable vjp{"a test"};
+  static constexpr NotOnCuda cuda{"a test"};
+  auto attributes() const { return std::tie(more); }
+  MetaList meta(Metas in) const { return {{{in[0].shape[0] + more}, in[0].dtype, in[0].device}}; }
+  ShardingRule sharding(Metas in) const { return rule("a -> a", in); }
+  RowTooMany local(const Piece&) const { return {more + 1}; }
+  void cpu(Tensors, Outputs) const {}
+  static std::vector<Sample<RowTooMany>> samples() { return {}; }
+};
+
+}  // namespace
+}  // namespace tessera
+
+TESSERA_ROOM(tessera::Whole)
+TESSERA_ROOM(tessera::RowTooMany)
+
+namespace tessera {
+namespace {
+
+TEST(Planner, WhatIsMadeIsNotPartialAndIsCutOnlyIfItsOpCanBe) {
+  on_ranks(2, [](World&) {
+    const Mesh m = Mesh::make({{"a", 2}});
+    EXPECT_EQ(message_of<LayoutError>(
+                  [&] { (void)full({4}, 1, DType::f32, Layout::of(m, {Partial()})); }),
+              "[fill] cannot make a partial tensor {a: Partial()}");
+    EXPECT_EQ(message_of<LayoutError>([&] { (void)call_on(Whole(), Layout::of(m, {Shard(0)})); }),
+              "[whole] is not shardable: a test");
+    EXPECT_EQ(local(call_on(Whole(), Layout::replicated(m))).shape(), (Shape{4}));
+  });
+}
+
+// Its values would be wrong without a word.
+TEST(Planner, ARoomWhoseLocalFormIsNotAsItsRuleSaysIsRefused) {
+  on_ranks(2, [](World&) {
+    const Mesh m = Mesh::make({{"a", 2}});
+    const Tensor x = distribute(ramp({6}), Layout::of(m, {Shard(0)}));
+    EXPECT_EQ(message_of<LayoutError>([&] { (void)call(RowTooMany(), {x}); }),
+              "[row_too_many] its local form makes f64[4] where its sharding rule (a) -> (a) "
+              "expects f64[3] of the global f64[6]: the room's sharding() and local() disagree");
+  });
+}
+
+// Columns of a cut tensor have gaps, which the merged rows cannot express: each rank copies them.
+TEST(Planner, AViewOfCopiedPartsIsNotWritten) {
+  on_ranks(2, [](World&) {
+    const Mesh m = Mesh::make({{"a", 2}});
+    const Tensor x = distribute(ramp({4, 6}), Layout::of(m, {Shard(0)}));
+    const Tensor merged = reshape(slice(x, 1, {1, 3}), {8});
+    EXPECT_EQ(full_tensor(merged).values(), reshape(slice(ramp({4, 6}), 1, {1, 3}), {8}).values());
+    EXPECT_EQ(message_of<InPlaceError>([&] { scale_({merged}, 2); }),
+              "[scale_] would write f64[8], a view whose part had to be copied or sent: what it "
+              "views would not change; write that tensor itself");
+    EXPECT_EQ(full_tensor(x).values(), ramp({4, 6}).values());
   });
 }
 

@@ -11,7 +11,10 @@
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/tests/support/collectives.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/ranks.h"
+
+#include <thread>
 
 namespace tessera {
 namespace {
@@ -163,6 +166,27 @@ TEST_P(UnderWay, AnErrorReachesWhoNeedsTheBytes) {
   } catch (const PeerFailed&) {
   }
   EXPECT_TRUE(thrown);
+}
+
+// A tensor that threads share: no other than the rank that started the operation can end it.
+TEST_P(UnderWay, AnotherThreadWaitsForTheBytesUntilTheDeadline) {
+  std::string error;
+  const auto rank = [&](World& w) {
+    hold(w);
+    const Tensor x = zeros({kLarge});
+    w.group().set_timeout(std::chrono::milliseconds(20));
+    const auto received = w.group().recv(x, 1);
+    std::thread([&] {
+      const Session session;
+      error = test::error_of<CollectiveTimeout>([&] { x.data<float>()[0] = 1; });
+    }).join();
+    received->wait();
+  };
+  EXPECT_THROW(run(2, rank, ProgressThread::never), CollectiveTimeout);
+  EXPECT_EQ(
+      error,
+      "[process_group] another rank's recv f32[100003] from 1 (tag 0) still uses the bytes of "
+      "a shared tensor after 20 ms");
 }
 
 // A regathered parameter: what autograd saved of it stays valid, and another write does not.

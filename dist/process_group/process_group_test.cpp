@@ -2,6 +2,7 @@
 // Process groups beyond the values of collectives: refused arguments, messages, work that nobody
 // waits for, progress in op calls and on a thread, deadlines, flight records.
 #include "tessera/core/process.h"
+#include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/threads_impl.h"
 #include "tessera/dist/process_group/flight_recorder.h"
 #include "tessera/kernels/fill/fill.h"
@@ -47,6 +48,13 @@ TEST(ProcessGroup, RefusesWhatDoesNotFit) {
       EXPECT_NE(text.find(part), std::string::npos) << text;
     };
     has(message_of<UsageError>([&] { g.all_reduce({}); }), "undefined");
+    const Mesh mesh = Mesh::make({{"dp", 2}});
+    has(message_of<LayoutError>(
+            [&] { g.all_reduce(distribute(zeros({4}), Layout::of(mesh, {Shard(0)}))); }),
+        "collectives of a group move local ones: give its local()");
+    const Tensor released = empty({4});
+    released.storage().release_bytes();
+    has(message_of<StorageError>([&] { g.all_reduce(released); }), "f32[4] are released");
     has(message_of<DTypeError>([&] { g.all_reduce(ints, ReduceOp::avg); }), "avg of i32");
     has(message_of<DTypeError>([&] { g.all_reduce(empty({2}, DType::bool_)); }), "max (any)");
     has(message_of<IndexError>([&] { g.broadcast(four, 2); }), "0 to 1");

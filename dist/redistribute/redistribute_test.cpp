@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Redistribution with data: every pair of layouts on meshes of several shapes, and random cases.
+#include "tessera/autograd/autograd.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/redistribution.h"
 
 #include <random>
@@ -67,6 +72,20 @@ TEST(Redistribute, NeverAliasesItsSource) {
       EXPECT_TRUE(local(y).is_contiguous()) << p;
     }
     EXPECT_EQ(redistribute(x, layout_of(x)).handle(), x.handle());
+  });
+}
+
+TEST(Redistribute, APlainGradientOfADistributedTensorIsRefused) {
+  on_ranks(2, [](World&) {
+    const Mesh mesh = Mesh::make({{"a", 2}});
+    const Function plain{"plain",
+                         [](FunctionContext&, Tensors in) { return TensorList{in[0] * 2}; },
+                         [](FunctionContext&, const Grads&) { return Grads{ones({4})}; }};
+    const Tensor x = full({4}, 1, DType::f32, Layout::of(mesh, {Shard(0)})).set_requires_grad();
+    const Tensor y = apply(plain, {redistribute(x, {Replicate()})})[0];
+    EXPECT_EQ(test::error_of([&] { backward(sum(y)); }),
+              "[backward] the gradient f32[4] is plain, but its tensor is on mesh(a=2): "
+              "distribute() it");
   });
 }
 
