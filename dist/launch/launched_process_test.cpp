@@ -2,12 +2,15 @@
 // Worlds by run_launched, as far as one process can make them, and what is seen of other processes.
 #include "tessera/dist/launch/run.h"
 #include "tessera/dist/rendezvous/place_impl.h"
+#include "tessera/tests/support/process.h"
 #include "tessera/tests/support/ranks.h"
 
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <spawn.h>
+#include <sstream>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -115,6 +118,23 @@ TEST(LaunchedWorld, RefusesAnUnknownTransport) {
   }
   if (saved.empty()) unsetenv("TESSERA_TRANSPORT");
   else setenv("TESSERA_TRANSPORT", saved.c_str(), 1);
+}
+
+TEST(LaunchedWorld, RanksWhoseTransportDiffersAreTold) {
+  if (test::ranks_launcher()) return;  // ranks are a launcher's already
+  const std::string log = concat(testing::TempDir(), "transport.", getpid());
+  const std::string command = concat("[ $RANK = 0 ] || export TESSERA_TRANSPORT=messages; exec '",
+                                     test::own_program(), "' --gtest_filter=None");
+  auto ranks = test::start_ranks(2, test::Meeting::rendezvous, {"sh", "-c", command},
+                                 {"TESSERA_TRANSPORT=shared"}, log);
+  for (test::Process& rank : ranks) EXPECT_EQ(rank.wait(), 1);
+  std::stringstream text;
+  text << std::ifstream(log).rdbuf();
+  EXPECT_NE(text.str().find("[launch] TESSERA_TRANSPORT is not the same on all ranks: rank 1 "
+                            "differs from rank 0\n"),
+            std::string::npos)
+      << text.str();
+  std::filesystem::remove(log);
 }
 
 TEST(LaunchedWorld, LeavesNoNamedMemory) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two ranks on threads whose messages take longer than the news that a rank has left: what was sent
-// before a farewell arrives before it, however late. And a failure with works that nobody holds and
-// messages under way, while a progress thread runs.
+// before a farewell arrives before it, however late. A failure with works that nobody holds and
+// messages under way, while a progress thread runs. And groups that cannot be made.
 #include "tessera/dist/messages/group_impl.h"
 #include "tessera/dist/world.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -24,6 +25,7 @@ struct Wires {
   };
   std::chrono::milliseconds delay{0};
   bool cut = false;  // nothing arrives any more
+  int largest_tag = 1 << 30;
   std::atomic<int> past_barrier{0};
   Mutex mutex;
   std::map<std::tuple<int, int, int>, std::deque<Packet>> packets;  // from, to, tag
@@ -64,7 +66,7 @@ class SlowMessages final : public Messages {
     const std::lock_guard guard(wires_->mutex);
     return std::exchange(gone_, {});
   }
-  [[nodiscard]] int largest_tag() const override { return 1 << 30; }
+  [[nodiscard]] int largest_tag() const override { return wires_->largest_tag; }
 
  private:
   struct Receive {
@@ -194,6 +196,34 @@ TEST(MessageFailure, EndsWorksThatNobodyHolds) {
       EXPECT_LT(Clock::now() - begin, 4s);
     });
   }
+}
+
+TEST(MessageGroups, RanksThatMakeDifferentOnesAreTold) {
+  on_two(std::make_shared<Wires>(), ProgressThread::never, [&](World& world, RankOfTwo&) {
+    const std::array<const char*, 2> names{"dp", "tp"};
+    const int mine = world.rank(), other = 1 - mine;
+    EXPECT_EQ(
+        test::error_of([&] {
+          (void)world.group().subgroup(std::vector<int>{0, 1}, names[static_cast<size_t>(mine)]);
+        }),
+        concat("[process_group] ranks disagree on the group they make: rank ", mine, ": '",
+               names[static_cast<size_t>(mine)], "', rank ", other, ": '",
+               names[static_cast<size_t>(other)], "'; make groups in the same order on all ranks"));
+    world.group().barrier()->wait();
+  });
+}
+
+TEST(MessageGroups, ThereAreAsManyAsTheTagsOfMpiTell) {
+  const auto wires = std::make_shared<Wires>();
+  wires->largest_tag = Messages::kFirstGroupTag + 1;  // of the world alone
+  on_two(wires, ProgressThread::never, [&](World& world, RankOfTwo&) {
+    EXPECT_EQ(test::error_of([&] {
+                (void)world.group().subgroup(std::vector<int>{0, 1}, "tp");
+              }),
+              "[process_group] group 'tp' is number 1: this MPI has tags for fewer; make groups "
+              "once and keep them");
+    world.group().barrier()->wait();
+  });
 }
 
 }  // namespace

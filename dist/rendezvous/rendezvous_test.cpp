@@ -2,41 +2,21 @@
 // The rendezvous with clients on threads of one process: exchanges, farewells and deaths, and every
 // way in which the other end can be the wrong one.
 #include "tessera/core/error.h"
-#include "tessera/dist/rendezvous/rendezvous_impl.h"
 #include "tessera/dist/rendezvous/wire_impl.h"
+#include "tessera/tests/support/rendezvous_world.h"
 
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include <future>
+#include <sys/resource.h>
 
 namespace tessera {
 namespace {
 
 using namespace std::chrono_literals;
-
-RendezvousClient::Options options_of(int rank, int size, int port,
-                                     const std::string& secret = "s") {
-  return {.rank = rank,
-          .size = size,
-          .host = "localhost",
-          .secret = secret,
-          .port = port,
-          .remedy = "choose another MASTER_PORT"};
-}
-
-// Runs fn(client) for every rank of a fresh world, each on a thread; rank 0 finds the port.
-template <class Fn> void in_world(int size, Fn fn) {
-  RendezvousClient zero(options_of(0, size, 0), deadline_after(10s));
-  std::vector<std::thread> threads;
-  for (int rank = 1; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      RendezvousClient client(options_of(rank, size, zero.port()), deadline_after(10s));
-      fn(client);
-    });
-  }
-  fn(zero);
-  for (std::thread& thread : threads) thread.join();
-}
+using test::client_options;
+using test::first_ranks;
+using test::in_client_world;
 
 template <class E, class Fn> std::string message_of(Fn fn) {
   try {
@@ -54,15 +34,9 @@ void expect_says(const std::string& message, std::initializer_list<const char*> 
     EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' not in: " << message;
 }
 
-std::vector<int> first(int n) {
-  std::vector<int> ranks(static_cast<size_t>(n));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
 TEST(Rendezvous, Exchanges) {
-  in_world(5, [](RendezvousClient& client) {
-    const auto all = first(5);
+  in_client_world(5, [](RendezvousClient& client) {
+    const auto all = first_ranks(5);
     for (int round = 0; round < 20; ++round) {
       const std::string mine(static_cast<size_t>(client.rank() * 1000 * (round % 3)), 'x');
       const auto parts = client.all_gather(all, concat("round ", round), mine, deadline_after(10s));
@@ -82,20 +56,22 @@ TEST(Rendezvous, Exchanges) {
 }
 
 TEST(Rendezvous, NamesWhoIsMissing) {
-  RendezvousClient zero(options_of(0, 3, 0), deadline_after(10s));
-  RendezvousClient one(options_of(1, 3, zero.port()), deadline_after(10s));
-  expect_says(message_of<CollectiveTimeout>(
-                  [&] { (void)zero.all_gather(first(3), "start", "", deadline_after(50ms)); }),
+  RendezvousClient zero(client_options(0, 3, 0), deadline_after(10s));
+  RendezvousClient one(client_options(1, 3, zero.port()), deadline_after(10s));
+  expect_says(message_of<CollectiveTimeout>([&] {
+                (void)zero.all_gather(first_ranks(3), "start", "", deadline_after(50ms));
+              }),
               {"rank 1,", "rank 2 (never joined)", "start"});
 }
 
 TEST(Rendezvous, NamesWhoLeftOrDied) {
-  RendezvousClient zero(options_of(0, 3, 0), deadline_after(10s));
-  RendezvousClient one(options_of(1, 3, zero.port()), deadline_after(10s));
-  std::thread leaver(
-      [port = zero.port()] { RendezvousClient two(options_of(2, 3, port), deadline_after(10s)); });
+  RendezvousClient zero(client_options(0, 3, 0), deadline_after(10s));
+  RendezvousClient one(client_options(1, 3, zero.port()), deadline_after(10s));
+  std::thread leaver([port = zero.port()] {
+    RendezvousClient two(client_options(2, 3, port), deadline_after(10s));
+  });
   expect_says(message_of<PeerFailed>(
-                  [&] { (void)zero.all_gather(first(3), "start", "", deadline_after(10s)); }),
+                  [&] { (void)zero.all_gather(first_ranks(3), "start", "", deadline_after(10s)); }),
               {"rank 2 left"});
   leaver.join();
   EXPECT_EQ(zero.lost().rank, -1) << "who says farewell is not lost";
@@ -107,8 +83,8 @@ TEST(Rendezvous, NamesWhoLeftOrDied) {
 }
 
 TEST(Rendezvous, RanksThatWaitForEachOtherElsewhere) {
-  in_world(2, [](RendezvousClient& client) {
-    const auto all = first(2);
+  in_client_world(2, [](RendezvousClient& client) {
+    const auto all = first_ranks(2);
     client.barrier(all, "joined", deadline_after(10s));
     const std::string text = message_of<CollectiveMismatch>([&] {
       (void)client.all_gather(all, client.rank() == 0 ? "pair" : "all", "", deadline_after(20s));
@@ -119,27 +95,70 @@ TEST(Rendezvous, RanksThatWaitForEachOtherElsewhere) {
 }
 
 TEST(Rendezvous, WaitingCanBeInterrupted) {
-  RendezvousClient zero(options_of(0, 2, 0), deadline_after(10s));
+  RendezvousClient zero(client_options(0, 2, 0), deadline_after(10s));
   zero.interrupted = [] { fail<PeerFailed>("test", "rank 1 is ill"); };
   expect_says(message_of<PeerFailed>(
-                  [&] { (void)zero.all_gather(first(2), "start", "", deadline_after(20s)); }),
+                  [&] { (void)zero.all_gather(first_ranks(2), "start", "", deadline_after(20s)); }),
               {"rank 1 is ill"});
 }
 
 TEST(Rendezvous, ServerGoneIsAnError) {
-  auto zero = std::make_unique<RendezvousClient>(options_of(0, 2, 0), deadline_after(10s));
-  RendezvousClient one(options_of(1, 2, zero->port()), deadline_after(10s));
+  auto zero = std::make_unique<RendezvousClient>(client_options(0, 2, 0), deadline_after(10s));
+  RendezvousClient one(client_options(1, 2, zero->port()), deadline_after(10s));
   std::thread leaver([&] { zero.reset(); });
   expect_says(message_of<PeerFailed>(
-                  [&] { (void)one.all_gather(first(2), "start", "", deadline_after(10s)); }),
+                  [&] { (void)one.all_gather(first_ranks(2), "start", "", deadline_after(10s)); }),
               {"rank 0"});
   leaver.join();
   EXPECT_EQ(one.lost().rank, 0);
 }
 
+// Rank 0 lets rank 1 in and says nothing more, then it is gone.
+TEST(Rendezvous, ASilentServerIsAnErrorAndSoIsADeadOne) {
+  Door door(listen_at("localhost", 0, ""), {.secret = "s", .name = "rendezvous"});
+  std::promise<void> silent, gone;
+  std::thread rank_one([&, port = door.listening().port] {
+    RendezvousClient one(client_options(1, 2, port), deadline_after(10s));
+    const auto gather = [&](Deadline deadline) {
+      return message_of<Error>([&] { (void)one.all_gather(first_ranks(2), "ids", "", deadline); });
+    };
+    EXPECT_EQ(gather(deadline_after(20ms)),
+              "[launch] exchange 'ids': rank 0, which serves it, is silent");
+    silent.set_value();
+    gone.get_future().wait();
+    EXPECT_EQ(gather(deadline_after(10s)),
+              "[launch] exchange 'ids': rank 0, which serves it, died or left");
+  });
+  std::vector<Door::Guest> guests;
+  while (guests.empty()) {
+    guests = door.admit();
+    std::this_thread::sleep_for(1ms);
+  }
+  Door::welcome(guests[0]);
+  silent.get_future().wait();
+  guests.clear();
+  gone.set_value();
+  rank_one.join();
+}
+
+TEST(Rendezvous, AServerWithoutFileDescriptorsSaysSo) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizers open pipes of their own, to look at objects";
+#endif
+  Door door(listen_at("localhost", 0, ""), {.secret = "s", .name = "rendezvous"});
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit none{0, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &none);
+  const std::string error = message_of<LaunchError>(
+      [&] { const RendezvousServer server(std::move(door), 2, Descriptor()); });
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(error, "[launch] no file descriptors left for the rendezvous");
+}
+
 TEST(Rendezvous, NoticesAndStatus) {
-  in_world(3, [](RendezvousClient& client) {
-    const auto all = first(3);
+  in_client_world(3, [](RendezvousClient& client) {
+    const auto all = first_ranks(3);
     client.barrier(all, "joined", deadline_after(10s));
     client.publish(static_cast<uint64_t>(client.rank() + 7), "all_reduce");
     client.notify(concat("hello from ", client.rank()));
@@ -162,7 +181,7 @@ TEST(Rendezvous, NoticesAndStatus) {
 
 // The others learn what a rank told last before it died.
 TEST(Rendezvous, ALostRankIsKnownByItsLastStatus) {
-  RendezvousClient zero(options_of(0, 2, 0), deadline_after(10s));
+  RendezvousClient zero(client_options(0, 2, 0), deadline_after(10s));
   // A process that dies says no farewell.
   Knock knock(connect_to("localhost", zero.port(), deadline_after(10s), ""), "s", "rendezvous", 1,
               2);
@@ -184,8 +203,8 @@ TEST(Rendezvous, ALostRankIsKnownByItsLastStatus) {
 // A frame that the other end would take for garbage is not sent.
 TEST(Rendezvous, ExchangesHaveALargestSize) {
   const std::string most(FrameStream::kMaxFrame, 'x'), half(FrameStream::kMaxFrame / 2, 'x');
-  in_world(2, [&](RendezvousClient& client) {
-    const auto all = first(2);
+  in_client_world(2, [&](RendezvousClient& client) {
+    const auto all = first_ranks(2);
     client.barrier(all, "joined", deadline_after(10s));
     expect_says(message_of<LaunchError>(
                     [&] { (void)client.all_gather(all, "large", most, deadline_after(10s)); }),
@@ -200,29 +219,30 @@ TEST(Rendezvous, ExchangesHaveALargestSize) {
 TEST(Rendezvous, PortTaken) {
   const Listening taken = listen_at("localhost", 0, "");
   const std::string port = std::to_string(taken.port);
-  expect_says(message_of<LaunchError>(
-                  [&] { RendezvousClient zero(options_of(0, 2, taken.port), deadline_after(1s)); }),
+  expect_says(message_of<LaunchError>([&] {
+                RendezvousClient zero(client_options(0, 2, taken.port), deadline_after(1s));
+              }),
               {port.c_str(), "in use", "MASTER_PORT"});
 }
 
 TEST(Rendezvous, NobodyThere) {
   const int port = listen_at("localhost", 0, "").port;
   expect_says(message_of<LaunchError>(
-                  [&] { RendezvousClient one(options_of(1, 2, port), deadline_after(100ms)); }),
+                  [&] { RendezvousClient one(client_options(1, 2, port), deadline_after(100ms)); }),
               {"rank 0 cannot be reached", "localhost", "MASTER_PORT"});
 }
 
 TEST(Rendezvous, AnotherProgramThere) {
   const Listening mute = listen_at("localhost", 0, "");
   expect_says(message_of<LaunchError>([&] {
-                RendezvousClient one(options_of(1, 2, mute.port), deadline_after(100ms));
+                RendezvousClient one(client_options(1, 2, mute.port), deadline_after(100ms));
               }),
               {"is not rank 0 of this job", "does not answer"});
 }
 
 TEST(Rendezvous, ListensOnlyAtItsAddress) {
   const auto address_at = [](const std::string& host, const std::string& bind, bool one_host) {
-    RendezvousClient::Options options = options_of(0, 1, 0);
+    RendezvousClient::Options options = client_options(0, 1, 0);
     options.host = host;
     options.bind = bind;
     options.one_host = one_host;
@@ -239,8 +259,8 @@ TEST(Rendezvous, ListensOnlyAtItsAddress) {
 }
 
 TEST(Rendezvous, NobodyElseOfThePortsHostIsReached) {
-  RendezvousClient zero(options_of(0, 2, 0), deadline_after(10s));
-  RendezvousClient::Options elsewhere = options_of(1, 2, zero.port());
+  RendezvousClient zero(client_options(0, 2, 0), deadline_after(10s));
+  RendezvousClient::Options elsewhere = client_options(1, 2, zero.port());
   elsewhere.host = "127.0.0.3";
   expect_says(
       message_of<LaunchError>([&] { RendezvousClient one(elsewhere, deadline_after(50ms)); }),
@@ -248,47 +268,48 @@ TEST(Rendezvous, NobodyElseOfThePortsHostIsReached) {
 }
 
 TEST(Rendezvous, AnotherWorldSize) {
-  RendezvousClient zero(options_of(0, 2, 0), deadline_after(10s));
+  RendezvousClient zero(client_options(0, 2, 0), deadline_after(10s));
   expect_says(message_of<LaunchError>([&] {
-                RendezvousClient one(options_of(1, 3, zero.port()), deadline_after(10s));
+                RendezvousClient one(client_options(1, 3, zero.port()), deadline_after(10s));
               }),
               {"rank 1 of 3", "a world of 2 ranks"});
   expect_says(message_of<LaunchError>(
-                  [&] { (void)zero.all_gather(first(2), "start", "", deadline_after(10s)); }),
+                  [&] { (void)zero.all_gather(first_ranks(2), "start", "", deadline_after(10s)); }),
               {"rank 1 of 3", "a world of 2 ranks"});
 }
 
 TEST(Rendezvous, TheSameRankTwice) {
-  RendezvousClient zero(options_of(0, 3, 0), deadline_after(10s));
-  RendezvousClient one(options_of(1, 3, zero.port()), deadline_after(10s));
+  RendezvousClient zero(client_options(0, 3, 0), deadline_after(10s));
+  RendezvousClient one(client_options(1, 3, zero.port()), deadline_after(10s));
   expect_says(message_of<LaunchError>([&] {
-                RendezvousClient again(options_of(1, 3, zero.port()), deadline_after(10s));
+                RendezvousClient again(client_options(1, 3, zero.port()), deadline_after(10s));
               }),
               {"two processes", "rank 1 of 3"});
   expect_says(message_of<LaunchError>(
-                  [&] { (void)one.all_gather(first(3), "start", "", deadline_after(10s)); }),
+                  [&] { (void)one.all_gather(first_ranks(3), "start", "", deadline_after(10s)); }),
               {"two processes"});
 }
 
 TEST(Rendezvous, AnotherJobsRankIsRefusedAtOnceAndChangesNothing) {
-  RendezvousClient zero(options_of(0, 3, 0, "mine"), deadline_after(10s));
+  RendezvousClient zero(client_options(0, 3, 0, "mine"), deadline_after(10s));
   expect_says(message_of<LaunchError>([&] {
-                RendezvousClient one(options_of(1, 3, zero.port(), "theirs"), deadline_after(60s));
+                RendezvousClient one(client_options(1, 3, zero.port(), "theirs"),
+                                     deadline_after(60s));
               }),
               {"another job", "MASTER_PORT", "TESSERA_JOB_TOKEN"});
-  RendezvousClient one(options_of(1, 3, zero.port(), "mine"), deadline_after(10s));
-  std::thread other([&] { one.barrier(first(2), "pair", deadline_after(10s)); });
-  zero.barrier(first(2), "pair", deadline_after(10s));
+  RendezvousClient one(client_options(1, 3, zero.port(), "mine"), deadline_after(10s));
+  std::thread other([&] { one.barrier(first_ranks(2), "pair", deadline_after(10s)); });
+  zero.barrier(first_ranks(2), "pair", deadline_after(10s));
   other.join();
   expect_says(message_of<CollectiveTimeout>(
-                  [&] { (void)zero.all_gather(first(3), "all", "", deadline_after(50ms)); }),
+                  [&] { (void)zero.all_gather(first_ranks(3), "all", "", deadline_after(50ms)); }),
               {"rank 2 (never joined)", "another job", "tried to join"});
 }
 
 TEST(Rendezvous, AnotherJobsRankZeroIsToldWhoListensThere) {
-  RendezvousClient mine(options_of(0, 2, 0, "mine"), deadline_after(10s));
+  RendezvousClient mine(client_options(0, 2, 0, "mine"), deadline_after(10s));
   expect_says(message_of<LaunchError>([&] {
-                RendezvousClient theirs(options_of(0, 2, mine.port(), "theirs"),
+                RendezvousClient theirs(client_options(0, 2, mine.port(), "theirs"),
                                         deadline_after(60s));
               }),
               {"another job", "MASTER_PORT"});
@@ -304,8 +325,8 @@ TEST(Rendezvous, TwoWorldsOfTwoSizesAtOnePortAllFail) {
     return std::thread([&, rank, size, delay] {
       std::this_thread::sleep_for(delay);
       const std::string text = message_of<LaunchError>([&] {
-        RendezvousClient client(options_of(rank, size, port), deadline_after(60s));
-        client.barrier(first(size), "join", deadline_after(60s));
+        RendezvousClient client(client_options(rank, size, port), deadline_after(60s));
+        client.barrier(first_ranks(size), "join", deadline_after(60s));
       });
       const std::lock_guard lock(mutex);
       messages.push_back(text);
@@ -324,17 +345,18 @@ TEST(Rendezvous, TwoWorldsOfTwoSizesAtOnePortAllFail) {
 }
 
 TEST(Rendezvous, ACompleteWorldIsNotEndedByAnother) {
-  in_world(2, [](RendezvousClient& client) {
-    client.barrier(first(2), "joined", deadline_after(10s));
+  in_client_world(2, [](RendezvousClient& client) {
+    client.barrier(first_ranks(2), "joined", deadline_after(10s));
     if (client.rank() == 0) {
       for (const int size : {2, 3}) {
         EXPECT_NE(message_of<LaunchError>([&] {
-                    RendezvousClient late(options_of(1, size, client.port()), deadline_after(60s));
+                    RendezvousClient late(client_options(1, size, client.port()),
+                                          deadline_after(60s));
                   }).find("MASTER_PORT"),
                   std::string::npos);
       }
     }
-    client.barrier(first(2), "end", deadline_after(10s));
+    client.barrier(first_ranks(2), "end", deadline_after(10s));
   });
 }
 

@@ -5,11 +5,13 @@
 #include "tessera/dist/messages/tcp_impl.h"
 #include "tessera/dist/rendezvous/rendezvous_impl.h"
 #include "tessera/dist/rendezvous/wire_impl.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <numeric>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -316,6 +318,57 @@ TEST(Strangers, DoNotDisturbAWorld) {
     for (std::thread& rank : ranks) rank.join();
   });
   EXPECT_NE(lines.find("dropped a connection"), std::string::npos);
+}
+
+// Ranks that tell each other these places, in an exchange of one process.
+class ToldPlaces final : public Bootstrap {
+ public:
+  // Of `rank` of 2, where rank 0 listens at `port`; 0: each is told its own place.
+  ToldPlaces(int rank, int port) : rank_(rank), port_(port) {}
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return 2; }
+  [[nodiscard]] std::string name() const override { return "told"; }
+  std::vector<std::string> all_gather(std::span<const int>, std::string_view, std::string_view mine,
+                                      Deadline) override {
+    const std::string zero = PackedWriter().text("127.0.0.1").text("here").put(port_).bytes();
+    return {port_ ? zero : std::string(mine), std::string(mine)};
+  }
+  bool finish(bool, Deadline) noexcept override { return true; }
+
+ private:
+  int rank_, port_;
+};
+
+std::string error_of_messages(Bootstrap& bootstrap, std::chrono::milliseconds patience) {
+  return test::error_of([&] {
+    const TcpMessages messages(bootstrap, {"127.0.0.1", "here", "s"}, deadline_after(patience));
+  });
+}
+
+TEST(TcpMessages, ARankThatDoesNotConnectIsWaitedForUntilTheDeadline) {
+  ToldPlaces zero(0, 0);
+  EXPECT_EQ(error_of_messages(zero, 20ms),
+            "[launch] rank 0 has no connection to 1 of the other 1 rank; open the ports between "
+            "the hosts");
+}
+
+TEST(TcpMessages, ARankOfAnotherJobRefuses) {
+  Door door(listen_at("127.0.0.1", 0, ""), {.secret = "t", .name = "messages of rank 0"});
+  std::atomic<bool> ended{false};
+  const std::string line = printed([&] {
+    std::thread other([&] {
+      while (!ended) {
+        EXPECT_TRUE(door.admit().empty());
+        std::this_thread::sleep_for(1ms);
+      }
+    });
+    ToldPlaces one(1, door.listening().port);
+    const std::string error = error_of_messages(one, 10s);
+    ended = true;
+    other.join();
+    EXPECT_EQ(error.find("[launch] rank 0 refused rank 1: "), 0u) << error;
+  });
+  EXPECT_NE(line.find("does not know the secret"), std::string::npos) << line;
 }
 
 // Rank 1 by hand, with strangers before it.
