@@ -8,6 +8,7 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/nn/containers.h"
+#include "tessera/nn/lay_out.h"
 #include "tessera/nn/layers.h"
 #include "tessera/nn/optim/sgd.h"
 #include "tessera/tests/support/error_of.h"
@@ -132,6 +133,15 @@ TEST_F(ParametersTest, TreesThatDifferAreNamedWhole) {
   EXPECT_EQ(error_of<DataError>([&] { copy_parameters(to, from); }),
             "[copy_parameters] the parameters given do not fit the model: a.weight is f32[3, 2], "
             "expected f32[4, 2]@meta; c.weight is missing; b.weight is not in the model");
+}
+
+TEST_F(ParametersTest, AModelThatHasBytesIsNotLaidOut) {
+  Counted m;
+  initialize(m, 1);
+  EXPECT_EQ(error_of<DeviceError>([&] {
+              lay_out(m, [](const std::string&, const TensorMeta&) { return Layout(); });
+            }),
+            "[lay_out] weight, f32[2], has bytes: expected a model on the meta device");
 }
 
 TEST(ParametersRanks, CopiesCrossLayouts) {

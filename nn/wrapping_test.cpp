@@ -12,6 +12,7 @@
 #include "tessera/nn/fused_linear.h"
 #include "tessera/nn/parallel/mixed_precision.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -413,6 +414,8 @@ TEST_F(Wrapping, MixedPrecisionComputesWithRoundedParameters) {
   }
   EXPECT_EQ(x.grad().dtype(), DType::f32);
   EXPECT_THROW(mixed_precision(layer, {}, DType::i64), DTypeError);
+  EXPECT_EQ(test::error_of([&] { mixed_precision(layer, {}, MixedPrecision{}); }),
+            "[mixed_precision] no dtype to compute in is given: set `param`");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/context/context_parallel.h"
+#include "tessera/nn/context/generation_cut.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/cut_batch.h"
 
@@ -245,7 +246,19 @@ TEST(ContextMethods, WhatDoesNotFitIsRefusedBeforeAnythingIsSent) {
     refused(shape, "documents", [&] {
       (void)x.cut.metadata({.documents = zeros({2, 17}, DType::i64)});
     });
+    refused(std::type_identity<DTypeError>(), "documents must be i64: given i32[2, 16]", [&] {
+      (void)x.cut.metadata({.documents = zeros({2, 16}, DType::i32)});
+    });
     // A cache of generation.
+    GenerationCut generation({});
+    const AttentionMetadata all;
+    const auto step =
+        generation.next(distribute(zeros({2, 16}, DType::i64), rows), 0, std::span(&all, 1));
+    refused(value, "of tokens after 0 others: expected a cache of so many, given none",
+            [&] { (void)step.kinds[0].cut->attend(x.q, x.k, x.v, {}); });
+    KvCache used{.capacity = 16, .length = 3};
+    refused(value, "of tokens after 0 others: expected a cache of so many, given one of 3",
+            [&] { (void)step.kinds[0].cut->attend(x.q, x.k, x.v, {.cache = &used}); });
     Attention attention({.dim = 4, .n_heads = 1, .n_kv_heads = 1, .head_dim = 4, .rotary = false});
     initialize(attention, 1);
     refused(value, "no cache follows", [&] {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What may lie at a path instead of a file: links, FIFOs, devices, folders. None may make a read
-// wait for ever, and no write may reach a file that a link points to.
+// wait for ever, and no write may reach a file that a link points to. And where no folder can be
+// made.
 #include "tessera/nn/io/files.h"
 
+#include "tessera/nn/io/new_folder.h"
 #include "tessera/nn/io/safetensors.h"
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/tests/support/long_form.h"
@@ -114,6 +116,40 @@ TEST_F(FilesTest, ASilentWriterIsNotWaitedForLong) {
   EXPECT_EQ(error_of([&] { (void)read_file(pipe, 1000); }),
             "[file] " + pipe + " gave nothing for 10 s; give a file");
   ::close(ends);
+}
+
+// No folder can be made below a file.
+TEST_F(FilesTest, WhatLiesBelowAFileCannotBeMade) {
+  const std::string below = put("file", "") + "/below";
+  EXPECT_EQ(
+      error_of([&] { const FolderLock lock(below, "dump_folder"); }),
+      "[dump_folder] cannot write in folder " + below + ": Not a directory; give another folder");
+  EXPECT_EQ(error_of([&] { (void)make_folder_of(below + "/new", "out"); }),
+            "[out] cannot make the folder " + below + " of " + below + "/new: Not a directory");
+  EXPECT_EQ(error_of([&] { unfinished_folder(below + "/new", "out"); }),
+            "[out] cannot write in folder " + below + "/new: Not a directory; give another folder");
+  EXPECT_EQ(error_of([&] { const NewFolder folder(below + "/new", "out"); }),
+            "[out] cannot create " + below + "/new.partial: Not a directory; give another folder");
+}
+
+TEST_F(FilesTest, ANewFolderHasANameOfItsOwnThatNothingElseHas) {
+  EXPECT_EQ(error_of([&] { (void)new_folder_path(path("none/.."), "out"); }),
+            "[out] " + path("none/..") + " has no name of its own; give the name of a new folder");
+  const std::string file = put("file", "");
+  EXPECT_EQ(error_of([&] { (void)new_folder_path(file + "/", "out"); }),
+            "[out] " + file + " exists already; remove it or give another name");
+  EXPECT_EQ(error_of([&] { unfinished_folder(file, "out"); }),
+            "[out] " + file +
+                " is no folder, but is written in before it gets its name; remove it or give "
+                "another name");
+  fs::create_directory_symlink(folder_, path("link"));
+  EXPECT_EQ(error_of([&] { unfinished_folder(path("link"), "out"); }),
+            "[out] " + path("link") +
+                " is a symbolic link, but is written in before it gets its name; remove it or give "
+                "another name");
+  unfinished_folder(path("new"), "out");
+  unfinished_folder(path("new"), "out");
+  EXPECT_TRUE(fs::is_directory(path("new")));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/nn/io/files.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -76,6 +77,21 @@ TEST_F(SafetensorsTest, FilesOfOthersAreRead) {
   EXPECT_EQ(file.read("b").shape(), Shape());
   EXPECT_THROW((void)file.read("a"), DataError);  // known to the format, not to tensors here
   EXPECT_THROW((void)file.read("c"), DataError);
+}
+
+TEST_F(SafetensorsTest, TensorsThatCannotBeReadAreNamed) {
+  put(R"({"a":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,2],"data_offsets":[0,2]},"b":{"dtype":"F32","shape":[2],"data_offsets":[2,10]}})",
+      10);
+  const SafetensorsFile file(path_);
+  const auto error = [&](const char* name) {
+    return test::error_of([&] { (void)file.read(name); });
+  };
+  EXPECT_EQ(error("a"),
+            "[safetensors] tensor 'a' of " + path_ + " has 9 dims, at most 8 are supported");
+  EXPECT_EQ(error("b"), "nothing was thrown");
+  std::filesystem::resize_file(path_, std::filesystem::file_size(path_) - 1);
+  EXPECT_EQ(error("b"),
+            "[safetensors] cannot read tensor 'b' of " + path_ + ": the file ends before it");
 }
 
 TEST_F(SafetensorsTest, CorruptFilesAreRefused) {

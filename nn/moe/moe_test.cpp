@@ -4,6 +4,8 @@
 #include "tessera/nn/moe/moe.h"
 
 #include "tessera/autograd/autograd.h"
+#include "tessera/dist/launch/run.h"
+#include "tessera/dist/planner/planner.h"
 #include "tessera/kernels/arange/arange.h"
 #include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/fill/fill.h"
@@ -14,6 +16,7 @@
 #include "tessera/kernels/swiglu/swiglu.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/trials.h"
 
 #include <gtest/gtest.h>
@@ -246,6 +249,36 @@ TEST(MoE, ForcedBalanceIsEven) {
   initialize(m, 5);
   const auto load = m(trial::numbers({16, kDim})).load.values();
   EXPECT_EQ(load, std::vector<double>(2 * kExperts, 16 * 3 / 8));
+}
+
+TEST(MoE, WhatNoRankCanSortIsRefused) {
+  run_fake(2, 0, [](World&) {
+    const Mesh mesh = Mesh::make({{"tp", 2}});
+    const Layout whole = Layout::replicated(mesh), rows = Layout::of(mesh, {Shard(0)}),
+                 columns = Layout::of(mesh, {Shard(1)});
+    const auto made = [&](const LayoutOf& layout_of) {
+      auto m = std::make_unique<MoE>(config());
+      initialize(*m, 5, layout_of);
+      return m;
+    };
+    const auto error = [&](const MoE& m, Layout layout) {
+      const AutoRedistribute wish;  // the router would refuse what it must send
+      const Tensor x = distribute(trial::numbers({4, kDim}), layout);
+      return test::error_of([&] { (void)m(x); });
+    };
+    const auto alike = made([&](const std::string&, const TensorMeta&) { return whole; });
+    EXPECT_EQ(error(*alike, columns),
+              "[moe] x f64[4, 6] is mesh(tp=2) {tp: Shard(1)}: axis tp must cut "
+              "its tokens, or none of its dims; redistribute it");
+    const auto cut = made([&](const std::string& path, const TensorMeta&) {
+      return path == "experts.w2"           ? Layout::of(mesh, {Shard(2)})
+             : path.starts_with("experts.") ? Layout::of(mesh, {Shard(1)})
+                                            : whole;
+    });
+    EXPECT_EQ(error(*cut, rows),
+              "[moe] axis tp cuts the experts' hidden dim, and x f64[4, 6] too, which is "
+              "mesh(tp=2) {tp: Shard(0)}: give x Replicate on tp");
+  });
 }
 
 }  // namespace
