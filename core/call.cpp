@@ -24,15 +24,13 @@ struct Inputs {
   bool distributed = false, gradients = false, defined = false;
 };
 
+// `odd` lies elsewhere than the first input.
 [[noreturn]] __attribute__((cold)) void mixed_devices(const OpRow& row, Tensors in,
                                                       const Tensor& odd) {
-  for (const Tensor& t : in) {
-    if (t.defined() && t.device() != odd.device()) {
-      fail<DeviceError>(row.name, "inputs are on different devices: ", t.meta(), " on ", t.device(),
-                        ", ", odd.meta(), " on ", odd.device(), "; move one with to_device");
-    }
-  }
-  fail<DeviceError>(row.name, "inputs are on different devices");
+  const Tensor& first = *std::ranges::find_if(in, &Tensor::defined);
+  fail<DeviceError>(row.name, "inputs are on different devices: ", first.meta(), " on ",
+                    first.device(), ", ", odd.meta(), " on ", odd.device(),
+                    "; move one with to_device");
 }
 
 // Released bytes are an error; what is under way on an operand comes first. Views look at no bytes.

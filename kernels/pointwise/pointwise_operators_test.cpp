@@ -7,6 +7,7 @@
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -183,6 +184,19 @@ TEST(Operators, GradientsPassThroughNumbers) {
   EXPECT_EQ(slope([](const Tensor& x) { return 8 / x; }), (Doubles{-2, -0.5}));
   EXPECT_EQ(slope([](const Tensor& x) { return x % 3; }), (Doubles{1, 1}));
   EXPECT_EQ(slope([](const Tensor& x) { return where(x > 3, x, 0); }), (Doubles{0, 1}));
+}
+
+TEST(Operators, OperandsThatCannotBeReadTogetherAreNamed) {
+  const Session session;
+  const Tensor x = tensor({1, 2}), planned = empty({2}, DType::f32, kMeta);
+  EXPECT_EQ(test::error_of<DeviceError>([&] { (void)(x + planned); }),
+            "[add] inputs are on different devices: f32[2] on cpu, f32[2]@meta on meta; move one "
+            "with to_device");
+  x.storage().release_bytes();
+  EXPECT_EQ(test::error_of<StorageError>([&] {
+              (void)(x + tensor({1, 2}));
+            }),
+            "[add] the bytes of input f32[2] are released; regain them before the call");
 }
 
 }  // namespace
