@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Does cuDNN itself take the graphs? It makes plans for a device that is described to it, so that
-// every case of the table is asked for on a machine without one: an H100, by JSON.
+// every case of the table is asked for on a machine without one: an H100, by JSON. And what do its
+// statuses mean?
 #include "tessera/kernels/cudnn/attention_graphs_impl.h"
 #include "tessera/tests/support/attention_cases.h"
+#include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
 
@@ -121,6 +123,26 @@ TEST_F(CudnnPlans, OfHeadsThatAreNoMultipleOf8AreRefusedByCudnnToo) {
   EXPECT_THROW(
       (void)attention_backward_plan(*Library::get(), {nullptr, kH100}, graph_of(odd, false)),
       NotSupported);
+}
+
+TEST_F(CudnnPlans, WhatIsNotSupportedIsToldFromOtherFailures) {
+  const auto check = [](int status) {
+    Library::get()->check(static_cast<Status>(status), "cudnnBackendFinalize");
+  };
+  for (const int status : {3000, 3001, 3007})
+    EXPECT_TRUE(test::error_of<NotSupported>([&] {
+                  check(status);
+                }).starts_with("[cudnn] cudnnBackendFinalize failed: CUDNN_STATUS_NOT_SUPPORTED"))
+        << status;
+  try {
+    check(2000);
+    FAIL() << "nothing was thrown";
+  } catch (const NotSupported& error) {
+    FAIL() << error.what();
+  } catch (const DeviceError& error) {
+    EXPECT_TRUE(std::string(error.what()).find("CUDNN_STATUS_BAD_PARAM") != std::string::npos)
+        << error.what();
+  }
 }
 
 }  // namespace
