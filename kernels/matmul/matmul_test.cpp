@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routes that samples are too small to take, and the message for inner dimensions; the laws check
-// the rest.
+// Routes that samples are too small to take, and the messages for inner dimensions and of
+// oneDNN; the laws check the rest.
 #include "tessera/kernels/matmul/matmul.h"
 
 #include "tessera/autograd/autograd.h"
