@@ -317,7 +317,7 @@ std::string Visitor::listed(std::string_view name) {
   if (name.empty())
     fail<UsageError>("visit", "a member of ", path_.empty() ? "the root module" : path_,
                      " is listed under an empty name");
-  std::string path = path_.empty() ? std::string(name) : concat(path_, '.', name);
+  std::string path = path_to(name);
   if (!seen_.insert(path).second) {
     fail<UsageError>("visit", path,
                      " is listed twice; each parameter, buffer and child needs its own name");
@@ -345,6 +345,14 @@ void Visitor::child(std::string_view name, Module& module) {
   module.visit(*this);
   passing_over_ = before;
   path_ = outer;
+}
+
+void Visitor::members_of(Module& module) {
+  module.listed_ = true;
+  const bool before = passing_over_;
+  passing_over_ = before || !on_module(path_, module);
+  module.visit(*this);
+  passing_over_ = before;
 }
 
 }  // namespace tessera::nn

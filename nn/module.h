@@ -244,20 +244,37 @@ class TESSERA_API Visitor {
                          bool /*persistent*/) {}
   /// False: its members are skipped.
   virtual bool on_module(const std::string& /*path*/, Module& /*module*/) { return true; }
+  /// True: the owner drops this member, which may be absent, before it is visited.
+  virtual bool drops(const std::string& /*path*/) { return false; }
 
   // Called by Module::visit.
   void parameter(std::string_view name, Tensor& tensor, const Init& init);
   /// A tensor that is not a parameter; persistent ones are part of checkpoints.
   void buffer(std::string_view name, Tensor& tensor, const Init& init, bool persistent = true);
   void child(std::string_view name, Module& module);
+  /// A child that may be absent.
+  template <class M> void child(std::string_view name, std::optional<M>& module) {
+    if (module && to_drop(name)) module.reset();
+    if (module) child(name, *module);
+  }
   /// The modules of a ModuleList, as `name.0`, `name.1` ...; empty indices are skipped.
   template <class List> void children(std::string_view name, List& modules) {
     for (size_t i = 0; i < modules.size(); ++i) {
-      if (modules.has(i)) child(concat(name, '.', i), modules[i]);
+      const std::string indexed = concat(name, '.', i);
+      if (modules.has(i) && to_drop(indexed)) modules.remove(i);
+      if (modules.has(i)) child(indexed, modules[i]);
     }
   }
+  /// What `module` lists, as if this module listed it: paths do not show `module`.
+  void members_of(Module& module);
 
  private:
+  [[nodiscard]] std::string path_to(std::string_view name) const {
+    return path_.empty() ? std::string(name) : concat(path_, '.', name);
+  }
+  [[nodiscard]] bool to_drop(std::string_view name) {
+    return !passing_over_ && drops(path_to(name));
+  }
   [[nodiscard]] std::string listed(std::string_view name);
   std::string path_;
   std::unordered_set<std::string> seen_;

@@ -107,7 +107,7 @@ MoE::MoE(const Config& c)
 void MoE::visit(Visitor& visitor) {
   visitor.child("router", router);
   visitor.child("experts", experts);
-  if (shared_experts) visitor.child("shared_experts", *shared_experts);
+  visitor.child("shared_experts", shared_experts);
   if (expert_bias.defined()) visitor.buffer("expert_bias", expert_bias, Init::constant(0));
 }
 
