@@ -4,6 +4,7 @@
 // State belongs to the pass; a node stores its slot in it, restored at the end, so a pass may run
 // inside another (hooks, recompute).
 #include "tessera/autograd/autograd.h"
+#include "tessera/autograd/graph_root.h"
 #include "tessera/core/message.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -38,11 +39,9 @@ class BackwardPass {
     if (--tape_.passes == 0) tape_.final_callbacks.clear();  // left over from a pass that threw
   }
 
-  void add_root(const Tensor& output, const Tensor& gradient) {
-    const Edge e = edge_of(output);
-    if (!e.node)
-      fail<AutogradError>("backward", output.meta(),
-                          " does not depend on anything that requires grad");
+  void add_root(const GraphRoot& result, const Tensor& gradient) {
+    check_gradient(result, gradient);
+    const Edge& e = result.edge_;
     State& s = state(slot(e.node));
     accumulate(s.buffer[static_cast<size_t>(e.index)], gradient);
     roots_.push_back(e.node->slot_);
@@ -100,6 +99,20 @@ class BackwardPass {
     int32_t index;
     Tensor* into;
   };
+
+  static void check_gradient(const GraphRoot& result, const Tensor& given) {
+    const TensorMeta& of = result.meta_;
+    if (!(given.shape() == of.shape) || given.dtype() != of.dtype) {
+      fail<AutogradError>("backward", "the gradient given is ", given.meta(), " but the output is ",
+                          of);
+    }
+    if (given.is_distributed() != result.distributed_ && given.rank() > 0) {
+      fail<LayoutError>("backward", "the gradient given is ",
+                        given.is_distributed() ? "distributed" : "plain", ", but the output is ",
+                        result.distributed_ ? "distributed: distribute() the gradient"
+                                            : "plain: take full_tensor() of the gradient");
+    }
+  }
 
   State& state(size_t i) { return states_[i]; }
 
@@ -323,21 +336,16 @@ class BackwardPass {
   std::vector<size_t> ended_;  // regions whose `after` is due, in the order in which they ended
 };
 
+GraphRoot::GraphRoot(const Tensor& result)
+    : edge_(edge_of(result)), meta_(result.meta()), distributed_(result.is_distributed()) {
+  if (!edge_.node)
+    fail<AutogradError>("backward", result.meta(),
+                        " does not depend on anything that requires grad");
+}
+
 namespace {
 Tensor seed(const Tensor& output, const Tensor& given) {
-  if (given.defined()) {
-    if (!(given.shape() == output.shape()) || given.dtype() != output.dtype()) {
-      fail<AutogradError>("backward", "the gradient given is ", given.meta(), " but the output is ",
-                          output.meta());
-    }
-    if (given.is_distributed() != output.is_distributed() && given.rank() > 0) {
-      fail<LayoutError>("backward", "the gradient given is ",
-                        given.is_distributed() ? "distributed" : "plain", ", but the output is ",
-                        output.is_distributed() ? "distributed: distribute() the gradient"
-                                                : "plain: take full_tensor() of the gradient");
-    }
-    return given;
-  }
+  if (given.defined()) return given;
   if (output.numel() != 1) {
     fail<AutogradError>("backward", "the output is ", output.meta(),
                         ", not one element: pass its gradient, or sum it first");
@@ -347,9 +355,19 @@ Tensor seed(const Tensor& output, const Tensor& given) {
 }
 }  // namespace
 
+void backward(std::span<const GraphRoot> results, Tensors gradients) {
+  if (results.size() != gradients.size()) {
+    fail<AutogradError>("backward", counted(results.size(), "result"), " but ",
+                        counted(gradients.size(), "gradient"));
+  }
+  BackwardPass pass(false, false);
+  for (size_t i = 0; i < results.size(); ++i) pass.add_root(results[i], gradients[i]);
+  pass.run();
+}
+
 void backward(const Tensor& output, const BackwardOptions& options) {
   BackwardPass pass(options.retain_graph || options.create_graph, options.create_graph);
-  pass.add_root(output, seed(output, options.gradient));
+  pass.add_root(GraphRoot(output), seed(output, options.gradient));
   pass.run();
 }
 
@@ -363,7 +381,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   }
   for (size_t i = 0; i < inputs.size(); ++i) pass.capture(inputs[i], &result[i]);
   for (size_t i = 0; i < outputs.size(); ++i) {
-    pass.add_root(outputs[i],
+    pass.add_root(GraphRoot(outputs[i]),
                   seed(outputs[i], o.grad_outputs.empty() ? Tensor() : o.grad_outputs[i]));
   }
   pass.run();
