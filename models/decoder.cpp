@@ -17,7 +17,16 @@
 #include "tessera/nn/parallel/policy.h"
 #include "tessera/nn/parameters.h"
 
+#include <algorithm>
+
 namespace tessera::models {
+namespace {
+
+// The part with tied embeddings that no member has as its name.
+constexpr std::string_view kHead = "output";
+constexpr std::string_view kBalance = "load_balance";
+
+}  // namespace
 
 void Decoder::check_input(const Tensor& x) const {
   const bool tokens = embeds();
@@ -31,7 +40,7 @@ void Decoder::check_input(const Tensor& x) const {
 }
 
 Decoder::Head Decoder::require_head(std::string_view what) const {
-  Head h = stage_.last ? head() : Head{};
+  Head h = has_head_ ? head() : Head{};
   if (!h.module) {
     fail<UsageError>(sizes_.family, what,
                      " needs the head, which this stage lacks: call it on the last stage");
@@ -68,7 +77,7 @@ double Decoder::flops(std::span<const int64_t> documents) {
   for (const Tensor& p : nn::parameters(*this)) weights += p.rank() > 1 ? p.numel() : 0;
   const Head h = head();
   if (embedding() && embedding() != h.module) weights -= embedding()->weight.numel();
-  if (h.module && !stage_.last) weights -= h.table.numel();
+  if (h.module && !has_head_) weights -= h.table.numel();
   weights -= idle_parameters();
   const double attention = 2.0 * static_cast<double>(sizes_.attention_dim);
   return 6.0 * (static_cast<double>(weights) * tokens + attention * seen);
@@ -100,12 +109,16 @@ Tensor Decoder::apply_layers(const Tensor& x, const Metadata& metadata, Cache* c
     const DType wide = result.sums.dtype() == DType::f64 ? DType::f64 : DType::f32;
     routed->sums.push_back(cast(result.sums, wide));
   }
-  return finish(h);  // (B, T, dim)
+  return h;  // (B, T, dim)
+}
+
+Tensor Decoder::features_of(const Tensor& x, const Metadata& metadata) const {
+  return finish(apply_layers(x, metadata, nullptr));  // (B, T, dim)
 }
 
 Tensor Decoder::features(const Tensor& x, const Metadata& metadata) const {
   check_input(x);
-  return run(&Decoder::apply_layers, x, metadata, nullptr, nullptr);
+  return run(&Decoder::features_of, x, metadata);
 }
 
 Tensor Decoder::logits(const Tensor& features) const { return run(&Decoder::head_of, features); }
@@ -122,7 +135,7 @@ Tensor Decoder::forward(const Tensor& tokens, const Metadata& metadata) const {
 }
 
 Tensor Decoder::logits_of(const Tensor& x, const Metadata& metadata) const {
-  return head_of(apply_layers(x, metadata, nullptr));  // (B, T, V)
+  return head_of(features_of(x, metadata));  // (B, T, V)
 }
 
 Loss Decoder::loss(const Tensor& tokens, const Tensor& targets, const Metadata& metadata,
@@ -130,32 +143,96 @@ Loss Decoder::loss(const Tensor& tokens, const Tensor& targets, const Metadata& 
   check_input(tokens);
   const TensorList values = run(&Decoder::loss_of, tokens, targets, metadata, options);
   Loss loss{values[0], values[1]};
-  if (values.size() == 2) return loss;
-  loss.load = values[2];
-  loss.not_finite = select(values[3], 1, 2);
-  const Tensor sums = sum(values[3], {0});  // (3), over layers
-  if (sizes_.router.balance_loss > 0)
-    loss.auxiliary.push_back({"load_balance", select(sums, 0, 0)});
-  if (sizes_.router.z_loss > 0) loss.auxiliary.push_back({"router_z", select(sums, 0, 1)});
+  add_routed(loss, Tensors(values).subspan(2));
   return loss;
 }
 
 TensorList Decoder::loss_of(const Tensor& x, const Tensor& targets, const Metadata& metadata,
                             const CrossEntropyOptions& options) const {
+  static_cast<void>(require_head("loss"));  // before the layers run
+  const TensorList layers = stage_of(x, metadata);
+  TensorList values = head_loss_of(layers[0], targets, options);
+  for (size_t i = 1; i < layers.size(); ++i) values.push_back(layers[i]);
+  return values;
+}
+
+StageOutput Decoder::stage(const TensorList& inputs, const Metadata& metadata) const {
+  check_input(inputs[0]);
+  const TensorList values = run(&Decoder::stage_of, inputs[0], metadata);
+  StageOutput output{.next = {values[0]}};
+  add_routed(output, Tensors(values).subspan(1));
+  return output;
+}
+
+TensorList Decoder::stage_of(const Tensor& x, const Metadata& metadata) const {
   Routed routed;
+  const Tensor h = apply_layers(x, metadata, nullptr, &routed);
+  if (routed.load.empty()) return {h};
+  return {h, stack(routed.load), stack(routed.sums)};
+}
+
+Loss Decoder::head_loss(const TensorList& inputs, const Tensor& targets,
+                        const CrossEntropyOptions& options) const {
+  const TensorList values = run(&Decoder::head_loss_of, inputs[0], targets, options);
+  return {values[0], values[1]};
+}
+
+TensorList Decoder::head_loss_of(const Tensor& x, const Tensor& targets,
+                                 const CrossEntropyOptions& options) const {
   const auto [sum, count] = require_head("loss").module->run(
       [](const Tensor& in, const Tensor& of, const Decoder* model, const CrossEntropyOptions& o) {
         return linear_cross_entropy(in, model->head().table, of, o);
       },
-      apply_layers(x, metadata, nullptr, &routed), targets, this, options);
-  if (routed.load.empty()) return {sum, count};
-  return {sum, count, stack(routed.load), stack(routed.sums)};
+      finish(x), targets, this, options);
+  return {sum, count};
+}
+
+template <class Result> void Decoder::add_routed(Result& result, Tensors load_and_sums) const {
+  if (load_and_sums.empty()) return;
+  result.load = load_and_sums[0];
+  result.not_finite = select(load_and_sums[1], 1, 2);
+  const Tensor sums = sum(load_and_sums[1], {0});  // (3), over layers
+  for (const std::string& name : auxiliary_losses())
+    result.auxiliary.push_back({name, select(sums, 0, name == kBalance ? 0 : 1)});
+}
+
+std::vector<std::string> Decoder::auxiliary_losses() const {
+  std::vector<std::string> names;
+  if (sizes_.router.balance_loss > 0) names.emplace_back(kBalance);
+  if (sizes_.router.z_loss > 0) names.emplace_back("router_z");
+  return names;
+}
+
+std::vector<std::string> Decoder::parts() {
+  std::vector<std::string> all = LanguageModel::parts();
+  if (tied() && std::ranges::find(all, embedding()->name()) != all.end()) all.emplace_back(kHead);
+  return all;
+}
+
+void Decoder::keep(std::span<const std::string> names) {
+  std::vector<std::string> kept(names.begin(), names.end());
+  static_cast<void>(LanguageModel::parts());  // gives members their names
+  if (tied()) {
+    const auto keeps = [&](std::string_view name) {
+      return std::ranges::find(names, name) != names.end();
+    };
+    const std::string name = embedding()->name();
+    embeds_ = keeps(name);
+    has_head_ = keeps(kHead);
+    if (has_head_ && !embeds_) kept.push_back(name);
+  }
+  LanguageModel::keep(kept);
 }
 
 bool Decoder::force_load_balance() {
   const std::vector<Experts> all = experts();
   for (const Experts& at : all) at.moe->router.force_balance();
   return !all.empty();
+}
+
+Shape Decoder::load_shape() const {
+  const auto layers = static_cast<int64_t>(routed_layers().size());
+  return layers > 0 ? Shape{layers, 2, sizes_.router.experts} : Shape{0};
 }
 
 // The numbers of the layers with experts.
@@ -204,7 +281,12 @@ Cache Decoder::make_cache(int64_t capacity) const {
 }
 
 Tensor Decoder::next_logits(const Tensor& tokens, Cache& cache) const {
-  check_input(tokens);
+  static_cast<void>(require_head("next_logits"));
+  return next_stage({tokens}, tokens, cache)[0];
+}
+
+TensorList Decoder::next_stage(const TensorList& inputs, const Tensor& tokens, Cache& cache) const {
+  check_input(inputs[0]);
   std::vector<nn::KvCache>& layers = cache.layers;
   const int64_t seen = layers.empty() ? 0 : layers[0].length;
   bool fits = static_cast<int64_t>(layers.size()) == sizes_.n_layers;
@@ -216,24 +298,26 @@ Tensor Decoder::next_logits(const Tensor& tokens, Cache& cache) const {
   }
   const int64_t count = tokens.size(1);
   Metadata m = metadata(count, seen);
-  Tensor x = tokens;
+  Tensor x = inputs[0];
   if (cache.cut) {
     nn::GenerationCut::Step step = cache.cut->next(tokens, seen, m.kinds);
-    x = step.tokens;
+    if (embeds()) x = step.tokens;
     m.kinds = std::move(step.kinds);
   }
   try {
-    Tensor next = run(&Decoder::next_logits_of, x, m, &cache);
+    Tensor next = run(&Decoder::next_stage_of, x, m, &cache);
     for (nn::KvCache& c : layers) c.length = seen + count;
-    return next;
+    return {std::move(next)};
   } catch (...) {
     for (nn::KvCache& c : layers) c.length = seen;  // some layers had appended the tokens
     throw;
   }
 }
 
-Tensor Decoder::next_logits_of(const Tensor& x, const Metadata& metadata, Cache* cache) const {
-  const Tensor h = apply_layers(x, metadata, cache);
+Tensor Decoder::next_stage_of(const Tensor& x, const Metadata& metadata, Cache* cache) const {
+  const Tensor features = apply_layers(x, metadata, cache);
+  if (!has_head_ || !head().module) return features;
+  const Tensor h = finish(features);
   const Tensor last = cache->cut ? cache->cut->last(h) : slice(h, 1, {h.size(1) - 1});
   const Tensor y = head_of(last);  // (B, 1, V)
   if (!y.is_distributed()) return y;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decoder: the part of LanguageModel that transformers share: tokens -> embedding -> layers ->
 // norm -> head, the loss without logits, and generation with a cache. A family owns its members and
-// defines how each is applied; absent members are skipped, so that a pipeline stage is a Decoder
-// without some of its members.
+// defines how each is applied; absent members are skipped, so that a stage of a pipeline is a
+// Decoder that keeps some of its parts.
 #pragma once
 
 #include "tessera/models/model.h"
@@ -21,14 +21,10 @@ struct LayerResult {
 
 class TESSERA_API Decoder : public LanguageModel {
  public:
-  /// A stage embeds tokens if it is the first and has the embedding; otherwise its input is
-  /// features (B, T, dim). It has a head if it is the last and has the head's weight. Absent
-  /// members decide this, except with tied embeddings, whose weight both the first and the last
-  /// stage hold.
-  struct Stage {
-    bool first = true, last = true;
-  };
-  void set_stage(Stage stage) { stage_ = stage; }
+  /// With tied embeddings also `output`, the head. A stage that keeps one of the two holds the
+  /// weight for that use alone.
+  [[nodiscard]] std::vector<std::string> parts() final;
+  void keep(std::span<const std::string> names) final;
 
   [[nodiscard]] int64_t vocab_size() const final { return sizes_.vocab_size; }
   [[nodiscard]] int64_t max_seq_len() const final { return sizes_.max_seq_len; }
@@ -44,8 +40,16 @@ class TESSERA_API Decoder : public LanguageModel {
   [[nodiscard]] Tensor forward(const Tensor& tokens, const Metadata& metadata) const final;
   [[nodiscard]] Loss loss(const Tensor& tokens, const Tensor& targets, const Metadata& metadata,
                           const CrossEntropyOptions& options = {}) const override;
+  [[nodiscard]] StageOutput stage(const TensorList& inputs,
+                                  const Metadata& metadata) const override;
+  [[nodiscard]] Loss head_loss(const TensorList& inputs, const Tensor& targets,
+                               const CrossEntropyOptions& options = {}) const override;
+  [[nodiscard]] std::vector<std::string> auxiliary_losses() const override;
+  [[nodiscard]] Shape load_shape() const override;
   [[nodiscard]] Cache make_cache(int64_t capacity) const final;
   [[nodiscard]] Tensor next_logits(const Tensor& tokens, Cache& cache) const final;
+  [[nodiscard]] TensorList next_stage(const TensorList& inputs, const Tensor& tokens,
+                                      Cache& cache) const final;
   bool force_load_balance() override;
   /// nn::routing_statistics of each layer, and the largest load_max_over_mean of all.
   [[nodiscard]] std::vector<NamedValue> statistics(const Tensor& load) const override;
@@ -96,21 +100,31 @@ class TESSERA_API Decoder : public LanguageModel {
     std::vector<Tensor> load, sums;
   };
   [[nodiscard]] std::vector<int64_t> routed_layers() const;
+  /// Whether the head's weight is the embedding's.
+  [[nodiscard]] bool tied() const { return embedding() && head().module == embedding(); }
+  // The values of the routers, appended by stage_of and loss_of, as Loss has them.
+  template <class Result> void add_routed(Result& result, Tensors load_and_sums) const;
   // Called through the model's hooks.
+  /// Before the final norm.
   [[nodiscard]] Tensor apply_layers(const Tensor& x, const Metadata& metadata, Cache* cache,
                                     Routed* routed = nullptr) const;
+  [[nodiscard]] Tensor features_of(const Tensor& x, const Metadata& metadata) const;
+  // x and, with experts, load and sums.
+  [[nodiscard]] TensorList stage_of(const Tensor& x, const Metadata& metadata) const;
+  [[nodiscard]] TensorList head_loss_of(const Tensor& x, const Tensor& targets,
+                                        const CrossEntropyOptions& options) const;
   [[nodiscard]] Tensor head_of(const Tensor& features) const;
   [[nodiscard]] Tensor logits_of(const Tensor& x, const Metadata& metadata) const;
   // Sum and count and, with experts, load (layers, 2, experts) and sums (layers, 3).
   [[nodiscard]] TensorList loss_of(const Tensor& x, const Tensor& targets, const Metadata& metadata,
                                    const CrossEntropyOptions& options) const;
-  [[nodiscard]] Tensor next_logits_of(const Tensor& x, const Metadata& metadata,
-                                      Cache* cache) const;
+  // Features without a head, else logits.
+  [[nodiscard]] Tensor next_stage_of(const Tensor& x, const Metadata& metadata, Cache* cache) const;
   [[nodiscard]] Head require_head(std::string_view what) const;
-  [[nodiscard]] bool embeds() const { return stage_.first && embedding(); }
+  [[nodiscard]] bool embeds() const { return embeds_ && embedding(); }
   void check_input(const Tensor& x) const;
   Sizes sizes_;
-  Stage stage_;
+  bool embeds_ = true, has_head_ = true;  // of a stage with tied embeddings, what they are for
 };
 
 /// A decoder whose layers are all Blocks, called as `block(x, metadata, cache)`, followed by a
@@ -130,16 +144,16 @@ template <class Block, class Norm> class UniformDecoder : public Decoder {
   [[nodiscard]] std::vector<std::vector<nn::Module*>> data_parallel_units() override {
     std::vector<std::vector<nn::Module*>> all = LanguageModel::data_parallel_units();
     const nn::Module* top = head().module;
-    if (!tok_embeddings || top == &*tok_embeddings) return all;
-    all.insert(all.begin(), {&*tok_embeddings});
+    if (tok_embeddings && top == &*tok_embeddings) return all;
+    if (tok_embeddings) all.insert(all.begin(), {&*tok_embeddings});
     if (!top) return all;
     all.push_back({const_cast<nn::Module*>(top)});
     if (norm) all.back().insert(all.back().begin(), &*norm);
     return all;
   }
 
-  // A pipeline stage lacks some of these. With tied embeddings the first and the last stage both
-  // hold tok_embeddings and set_stage says which one it is.
+  // A stage of a pipeline lacks some of these. With tied embeddings the first and the last stage
+  // both hold tok_embeddings.
   std::optional<nn::Embedding> tok_embeddings;
   nn::ModuleList<Block> layers;
   std::optional<Norm> norm;

@@ -5,6 +5,9 @@
 
 #include "tessera/dist/dtensor.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/nn/parameters.h"
+
+#include <algorithm>
 
 namespace tessera::models {
 
@@ -42,6 +45,75 @@ Metadata LanguageModel::metadata(int64_t length, int64_t start) const {
     }
   }
   return m;
+}
+
+namespace {
+
+// Finds the members that may be absent, directly below the root.
+class PartsVisitor final : public nn::Visitor {
+ public:
+  bool drops(const std::string& path) override {
+    parts.push_back(path);
+    return false;
+  }
+  bool on_module(const std::string&, nn::Module&) override { return false; }
+  std::vector<std::string> parts;
+};
+
+class KeepVisitor final : public nn::Visitor {
+ public:
+  explicit KeepVisitor(std::span<const std::string> kept) : kept_(kept) {}
+  bool drops(const std::string& path) override {
+    return std::ranges::find(kept_, path) == kept_.end();
+  }
+  bool on_module(const std::string&, nn::Module&) override { return false; }
+
+ private:
+  std::span<const std::string> kept_;
+};
+
+[[noreturn]] void fail_no_stages(std::string_view what) {
+  fail<UsageError>("pipeline",
+                   "this family of models cannot be split into stages: leave the degree of "
+                   "pipeline parallelism 1, or override ",
+                   what);
+}
+
+}  // namespace
+
+std::vector<std::string> LanguageModel::parts() {
+  PartsVisitor visitor;
+  visitor.walk(*this);
+  return visitor.parts;
+}
+
+void LanguageModel::keep(std::span<const std::string> names) {
+  const std::vector<std::string> all = parts();
+  for (const std::string& name : names) {
+    if (std::ranges::find(all, name) != all.end()) continue;
+    std::string list;
+    for (const std::string& part : all) list += concat(list.empty() ? "" : ", ", part);
+    fail<ValueError>("keep", '\'', name, "' is no part of the model: its parts are ", list);
+  }
+  for (const nn::NamedModule& m : nn::named_modules(*this)) {
+    if (m.module->is_wrapped())
+      fail<UsageError>("keep", m.name.empty() ? "the model" : m.name,
+                       " is wrapped already: keep parts before passes over modules");
+  }
+  KeepVisitor visitor(names);
+  visitor.walk(*this);
+}
+
+StageOutput LanguageModel::stage(const TensorList&, const Metadata&) const {
+  fail_no_stages("stage");
+}
+
+Loss LanguageModel::head_loss(const TensorList&, const Tensor&, const CrossEntropyOptions&) const {
+  fail_no_stages("head_loss");
+}
+
+TensorList LanguageModel::next_stage(const TensorList&, const Tensor&, Cache&) const {
+  fail_no_stages("next_stage");
 }
 
 nn::TensorParallelPlan LanguageModel::tensor_parallel_plan(const nn::TensorParallelOptions&) const {

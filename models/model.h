@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // LanguageModel: the interface through which a trainer, an evaluator and a generator use any
 // language model. A family (llama3, gpt2, ...) derives its model from it, mostly through Decoder
-// (decoder.h); models.h lists the families. A pipeline stage is a model without some of its
-// members.
+// (decoder.h); models.h lists the families. A stage of a pipeline is a model that keeps some of its
+// parts.
 #pragma once
 
 #include "tessera/dist/mesh.h"
@@ -60,6 +60,14 @@ struct Loss {
   Tensor not_finite = {};
 };
 
+/// What the layers of a stage of a pipeline give for a micro-batch.
+struct StageOutput {
+  TensorList next;  ///< the inputs of the stage after it, or of head_loss
+  /// As Loss's, of the layers of this stage alone.
+  std::vector<NamedValue> auxiliary = {};
+  Tensor load = {}, not_finite = {};
+};
+
 /// Device and mesh of the parameters, which tokens and tables must share.
 struct Placement {
   Device device = kCpu;
@@ -110,6 +118,27 @@ class TESSERA_API LanguageModel : public nn::Module {
                                   const Metadata& metadata,
                                   const CrossEntropyOptions& options = {}) const = 0;
 
+  // Stages of a pipeline: models that keep some of their parts.
+  /// The members that a stage may lack, by name in the order of forward, such as `tok_embeddings`,
+  /// `layers.0`, `norm`, `output`; `output` stands for the head with tied embeddings too.
+  [[nodiscard]] virtual std::vector<std::string> parts();
+  /// Drops the parts that are not among `names`: this model is a stage then. Called before passes
+  /// over its modules. ValueError: a name that is no part; UsageError: the model is wrapped.
+  virtual void keep(std::span<const std::string> names);
+  /// The embedding and the layers that are present. `inputs`: {tokens} of the first stage, else
+  /// `next` of the stage before. UsageError: the family has no stages.
+  [[nodiscard]] virtual StageOutput stage(const TensorList& inputs, const Metadata& metadata) const;
+  /// The final norm, the head and the loss, from `next` of the last stage; without auxiliary
+  /// losses. UsageError as of stage().
+  [[nodiscard]] virtual Loss head_loss(const TensorList& inputs, const Tensor& targets,
+                                       const CrossEntropyOptions& options = {}) const;
+
+  /// The names of Loss::auxiliary, of whatever layers.
+  [[nodiscard]] virtual std::vector<std::string> auxiliary_losses() const { return {}; }
+  /// The shape of Loss::load, of the layers that are present: (layers, 2, experts). {0}: no
+  /// experts.
+  [[nodiscard]] virtual Shape load_shape() const { return {0}; }
+
   // Generation.
   /// A cache for `capacity` tokens. ValueError beyond max_seq_len.
   [[nodiscard]] virtual Cache make_cache(int64_t capacity) const = 0;
@@ -117,6 +146,10 @@ class TESSERA_API LanguageModel : public nn::Module {
   /// (B, T), which follow those in the cache and are added to it. Under NoGrad. ValueError if the
   /// cache is not this model's or is full.
   [[nodiscard]] virtual Tensor next_logits(const Tensor& tokens, Cache& cache) const = 0;
+  /// The part of next_logits of a stage: as of stage(), and the logits of the last one. UsageError
+  /// as of stage().
+  [[nodiscard]] virtual TensorList next_stage(const TensorList& inputs, const Tensor& tokens,
+                                              Cache& cache) const;
 
   /// Gives each expert the same number of tokens, whatever the router says, to measure speed.
   /// False: there are no experts.
@@ -148,6 +181,11 @@ class TESSERA_API LanguageModel : public nn::Module {
   /// What metadata() gives, but with plain tables on the CPU, which metadata() brings to the
   /// parameters. The positions are within max_seq_len.
   [[nodiscard]] virtual Metadata plain_metadata(int64_t length, int64_t start) const = 0;
+  /// The same of another model, for models made of models.
+  [[nodiscard]] static Metadata plain_metadata_of(const LanguageModel& model, int64_t length,
+                                                  int64_t start) {
+    return model.plain_metadata(length, start);
+  }
 };
 
 }  // namespace tessera::models

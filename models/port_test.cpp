@@ -62,17 +62,12 @@ TEST_F(PortTest, AnUnknownNameIsAnsweredWithTheList) {
 // A pipeline's stages: each is a model that lacks what the others hold.
 TEST_F(PortTest, StagesComputeWhatTheWholeComputes) {
   llama3::Model whole(kTiny), first(kTiny), middle(kTiny), last(kTiny);
-  for (llama3::Model* m : {&first, &middle}) {
-    m->norm.reset();
-    m->output.reset();
-    m->layers.remove(2);
-  }
-  for (llama3::Model* m : {&middle, &last}) {
-    m->tok_embeddings.reset();
-    m->layers.remove(0);
-  }
-  first.layers.remove(1);
-  last.layers.remove(1);
+  EXPECT_EQ(whole.parts(), (std::vector<std::string>{"tok_embeddings", "layers.0", "layers.1",
+                                                     "layers.2", "norm", "output"}));
+  first.keep(std::vector<std::string>{"tok_embeddings", "layers.0"});
+  middle.keep(std::vector<std::string>{"layers.1"});
+  last.keep(std::vector<std::string>{"layers.2", "norm", "output"});
+  EXPECT_EQ(first.parts(), (std::vector<std::string>{"tok_embeddings", "layers.0"}));
   int64_t parameters = 0;
   double flops = 0;
   for (llama3::Model* m : {&first, &middle, &last}) {
@@ -108,13 +103,11 @@ TEST_F(PortTest, StagesComputeWhatTheWholeComputes) {
 // One table is embedding and head, so the first stage and the last both hold it.
 template <class Model> void compare_tied_stages(const typename Model::Config& config) {
   Model whole(config), first(config), last(config);
-  first.layers.remove(1);
-  first.layers.remove(2);
-  first.norm.reset();
-  first.set_stage({.last = false});
-  last.layers.remove(0);
-  last.set_stage({.first = false});
-  if constexpr (requires { last.pos_embeddings; }) last.pos_embeddings.reset();
+  const std::vector<std::string> all = whole.parts();
+  EXPECT_EQ(all.back(), "output");
+  const auto second = std::ranges::find(all, "layers.1");
+  first.keep(std::vector(all.begin(), second));
+  last.keep(std::vector(second, all.end()));
   for (Model* m : {&whole, &first, &last}) nn::initialize(*m, 3);
   EXPECT_EQ(first.flops(kDocuments) + last.flops(kDocuments), whole.flops(kDocuments));
   const Tensor tokens = test::two_rows();
@@ -145,7 +138,7 @@ TEST_F(PortTest, StagesOfATiedModelSayWhichTheyAre) {
               (void)without.forward(test::ids({1}, {1, 1}));
             }),
             "[gpt2] a stage that embeds tokens needs pos_embeddings beside tok_embeddings: keep "
-            "both, or set_stage({.first = false})");
+            "both");
 }
 
 TEST_F(PortTest, AbsentLayersKeepTheirPlaceInACache) {

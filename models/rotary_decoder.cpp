@@ -25,8 +25,8 @@ RotaryBlock::RotaryBlock(const nn::Attention::Config& a, const nn::MoE::Config& 
 
 void RotaryBlock::visit(nn::Visitor& visitor) {
   visitor.child("attention", attention);
-  if (feed_forward) visitor.child("feed_forward", *feed_forward);
-  if (moe) visitor.child("moe", *moe);
+  visitor.child("feed_forward", feed_forward);
+  visitor.child("moe", moe);
   visitor.child("attention_norm", attention_norm);
   visitor.child("ffn_norm", ffn_norm);
 }
@@ -51,10 +51,10 @@ nn::Router::Config router_config(const config::MoeConfig& moe, int64_t dim, DTyp
 }
 
 void RotaryDecoder::visit(nn::Visitor& visitor) {
-  if (tok_embeddings) visitor.child("tok_embeddings", *tok_embeddings);
+  visitor.child("tok_embeddings", tok_embeddings);
   visitor.children("layers", layers);
-  if (norm) visitor.child("norm", *norm);
-  if (output) visitor.child("output", *output);
+  visitor.child("norm", norm);
+  visitor.child("output", output);
 }
 
 Metadata RotaryDecoder::plain_metadata(int64_t length, int64_t start) const {

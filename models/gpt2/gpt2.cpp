@@ -75,11 +75,11 @@ Model::Model(const Config& c)
 }
 
 void Model::visit(nn::Visitor& visitor) {
-  if (tok_embeddings) visitor.child("tok_embeddings", *tok_embeddings);
-  if (pos_embeddings) visitor.child("pos_embeddings", *pos_embeddings);
-  visitor.child("dropout", dropout);
+  visitor.child("tok_embeddings", tok_embeddings);
+  visitor.child("pos_embeddings", pos_embeddings);
+  if (pos_embeddings) visitor.child("dropout", dropout);
   visitor.children("layers", layers);
-  if (norm) visitor.child("norm", *norm);
+  visitor.child("norm", norm);
 }
 
 double Model::flops(std::span<const int64_t> documents) {
@@ -97,7 +97,7 @@ Tensor Model::embed(const Tensor& tokens, const models::Metadata& metadata) cons
   if (!pos_embeddings) {
     fail<UsageError>("gpt2",
                      "a stage that embeds tokens needs pos_embeddings beside tok_embeddings: keep "
-                     "both, or set_stage({.first = false})");
+                     "both");
   }
   Tensor positions = metadata.of().position_ids;  // (B, T), or (T) if equal for all rows
   if (!positions.defined()) {
