@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of a stage's parameters are reduced with its last backward, as those of micro-batches
+// without a pipeline are, so REDUCE_GRAD has nothing left to do.
+#include "tessera/nn/pipeline/pipeline.h"
+
+#include "tessera/autograd/autograd.h"
+#include "tessera/core/message.h"
+#include "tessera/core/scopes.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/dist/schedules/passes.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/nn/parallel/policy.h"
+
+#include <algorithm>
+
+namespace tessera::nn {
+namespace {
+
+constexpr std::string_view kWho = "pipeline";
+
+Tensor without_pending_sums(const Tensor& x) {
+  if (!x.is_distributed() || !layout_of(x).has_partial()) return x;
+  return redistribute(x, layout_of(x).without_partials());
+}
+
+// The gradient of a leaf in its own layout; zeros if nothing depends on it.
+Tensor gradient_of(const Tensor& leaf) {
+  const NoGrad guard;
+  const Tensor g = leaf.grad();
+  if (!g.defined()) return zeros_like(leaf);
+  return g.is_distributed() ? redistribute(g, layout_of(leaf)) : g;
+}
+
+TensorList leaves_of(const TensorList& outputs) {
+  TensorList leaves;
+  for (const Tensor& t : outputs) {
+    leaves.push_back(t.detach());
+    if (t.requires_grad()) leaves.back().set_requires_grad();
+  }
+  return leaves;
+}
+
+}  // namespace
+
+Pipeline::Pipeline(const PipelineSchedule& schedule, PipelineRanks ranks)
+    : ranks_(std::move(ranks)),
+      micro_batches_(schedule.micro_batches),
+      messages_(ranks_, schedule.micro_batches) {
+  if (static_cast<int>(schedule.ranks.size()) != ranks_.size()) {
+    fail<UsageError>(kWho, "the schedule is for ", counted(schedule.ranks.size(), "rank"),
+                     ", and the group has ", ranks_.size());
+  }
+  actions_ = all_actions(schedule)[static_cast<size_t>(ranks_.rank())];
+  for (const Action& action : actions_) {
+    for (const Action& part : parts_of(action)) {
+      if (part.kind != ActionKind::backward_input && part.kind != ActionKind::backward_weight)
+        continue;
+      fail<UsageError>(kWho, text(part),
+                       " is a part of a backward: only schedules with whole ones (B) run");
+    }
+  }
+}
+
+void Pipeline::check(const std::map<int, PipelineStage>& stages) const {
+  for (int stage = 0; stage < ranks_.stages(); ++stage) {
+    if (ranks_.has(stage) == stages.contains(stage)) continue;
+    fail<UsageError>(kWho, "stage ", stage, " lies on rank ", ranks_.rank_of(stage),
+                     stages.contains(stage) ? ", and was given" : ", and is missing", " on rank ",
+                     ranks_.rank());
+  }
+  const auto last = stages.find(ranks_.stages() - 1);
+  if (last != stages.end() && !last->second.loss)
+    fail<UsageError>(kWho, "the last stage, ", last->first, ", has no loss");
+}
+
+void Pipeline::step(const std::map<int, PipelineStage>& stages, const Shape& micro_batch,
+                    Device device, const Around& around) {
+  check(stages);
+  in_flight_.clear();
+  ended_.clear();
+  messages_.begin(micro_batch, device);
+  for (const Action& action : actions_) {
+    for (const Action& part : parts_of(action)) {
+      const PipelineStage& stage = stages.at(part.stage);
+      if (around) around(part, [&] { run(stage, part); });
+      else run(stage, part);
+    }
+  }
+  messages_.finish();
+}
+
+Pipeline::InFlight& Pipeline::at(const Action& action) {
+  return in_flight_[{action.stage, action.micro_batch}];
+}
+
+void Pipeline::run(const PipelineStage& on, const Action& action) {
+  const int stage = action.stage, micro_batch = action.micro_batch;
+  Module* const module = on.module;
+  switch (action.kind) {
+    case ActionKind::unshard:
+      if (module && module->is_wrapped()) hold(*module);
+      break;
+    case ActionKind::reshard:
+      if (module && module->is_wrapped()) reshard(*module);
+      break;
+    case ActionKind::recv_forward:
+      at(action).inputs = messages_.receive_forward(stage, micro_batch);
+      break;
+    case ActionKind::forward: forward(on, action); break;
+    case ActionKind::send_forward:
+      messages_.send_forward(stage, micro_batch, std::exchange(at(action).outputs, {}));
+      break;
+    case ActionKind::recv_backward:
+      at(action).gradients = messages_.receive_backward(stage, micro_batch, at(action).forms);
+      break;
+    case ActionKind::backward: backward(on, action); break;
+    case ActionKind::send_backward:
+      messages_.send_backward(stage, micro_batch, at(action).gradients);
+      in_flight_.erase({stage, micro_batch});
+      break;
+    case ActionKind::reduce_grad:
+    case ActionKind::backward_input:
+    case ActionKind::backward_weight:
+    case ActionKind::overlap: break;
+  }
+}
+
+void Pipeline::forward(const PipelineStage& on, const Action& action) {
+  const int stage = action.stage, micro_batch = action.micro_batch;
+  InFlight& now = at(action);
+  StageResult result = on.forward(micro_batch, now.inputs);
+  const bool last = stage + 1 == ranks_.stages();
+  for (Tensor& t : result.outputs) t = without_pending_sums(t);
+  if (result.auxiliary.defined()) {
+    const NoGrad guard;
+    now.auxiliary_gradient = full_like(result.auxiliary, 1);
+  }
+  if (!last) {
+    for (const Tensor& t : result.outputs) {
+      if (!t.requires_grad()) continue;
+      now.roots.emplace_back(t);
+      now.forms.push_back(form_of(t));
+    }
+  }
+  if (result.auxiliary.defined()) now.roots.emplace_back(result.auxiliary);
+  if (!last && ranks_.has(stage + 1))
+    in_flight_[{stage + 1, micro_batch}].inputs = leaves_of(result.outputs);
+  else now.outputs = std::move(result.outputs);
+}
+
+void Pipeline::backward(const PipelineStage& on, const Action& action) {
+  const int stage = action.stage, micro_batch = action.micro_batch;
+  InFlight& now = at(action);
+  const MicroBatch micro(++ended_[stage] == micro_batches_);
+  if (stage + 1 == ranks_.stages()) {
+    const Tensor loss = on.loss(micro_batch, std::exchange(now.outputs, {}));
+    now.roots.insert(now.roots.begin(), GraphRoot(loss));
+    const NoGrad guard;
+    now.gradients = {full_like(loss, 1)};
+  }
+  if (now.auxiliary_gradient.defined()) now.gradients.push_back(now.auxiliary_gradient);
+  if (!now.roots.empty()) tessera::backward(now.roots, now.gradients);
+  now.roots.clear();
+  now.gradients.clear();
+  for (const Tensor& leaf : now.inputs)
+    if (leaf.requires_grad()) now.gradients.push_back(gradient_of(leaf));
+  now.inputs.clear();
+  if (stage == 0) return void(in_flight_.erase({stage, micro_batch}));
+  if (!ranks_.has(stage - 1)) return;  // they are sent
+  in_flight_[{stage - 1, micro_batch}].gradients = std::move(now.gradients);
+  in_flight_.erase({stage, micro_batch});
+}
+
+}  // namespace tessera::nn

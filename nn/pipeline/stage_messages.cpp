@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// A description is a message of fixed size: for each tensor its dtype, whether it requires grad,
+// its shape, and the placement and place of each mesh axis.
+#include "tessera/nn/pipeline/stage_messages.h"
+
+#include "tessera/core/message.h"
+#include "tessera/core/scopes.h"
+#include "tessera/dist/dtensor.h"
+#include "tessera/dist/point_to_point.h"
+#include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+
+#include <algorithm>
+
+namespace tessera::nn {
+namespace {
+
+constexpr size_t kMostTensors = 8;
+constexpr size_t kAxisNumbers = 4;
+constexpr size_t kTensorNumbers = 4 + kMaxRank + kAxisNumbers * kMaxAxes;
+constexpr size_t kNumbers = 1 + kMostTensors * kTensorNumbers;
+
+// Writes numbers into a description, or reads them in the same order.
+class Numbers {
+ public:
+  explicit Numbers(const Tensor& description) : at_(description.data<int64_t>()) {}
+  void put(int64_t value) { *at_++ = value; }
+  [[nodiscard]] int64_t take() { return *at_++; }
+  template <class T> [[nodiscard]] T take_as() { return static_cast<T>(take()); }
+
+ private:
+  int64_t* at_;
+};
+
+Tensor empty_description() { return empty({static_cast<int64_t>(kNumbers)}, DType::i64); }
+
+Tensor description_of(const TensorList& tensors) {
+  if (tensors.size() > kMostTensors) {
+    fail<UsageError>("pipeline", "a stage gives ", counted(tensors.size(), "tensor"),
+                     " to the next one, expected at most ", kMostTensors);
+  }
+  Tensor description = empty_description();
+  std::fill_n(description.data<int64_t>(), kNumbers, 0);
+  Numbers numbers(description);
+  numbers.put(static_cast<int64_t>(tensors.size()));
+  for (const Tensor& t : tensors) {
+    const TensorForm form = form_of(t);
+    numbers.put(static_cast<int64_t>(form.dtype));
+    numbers.put(form.requires_grad);
+    numbers.put(form.states.has_value());
+    numbers.put(t.rank());
+    for (int i = 0; i < kMaxRank; ++i) numbers.put(i < t.rank() ? t.size(i) : 0);
+    for (const AxisState& state : form.states.value_or(AxisStates{})) {
+      numbers.put(static_cast<int64_t>(state.placement.kind));
+      numbers.put(static_cast<int64_t>(state.placement.op));
+      numbers.put(state.placement.dim);
+      numbers.put(state.position);
+    }
+  }
+  return description;
+}
+
+std::vector<TensorForm> forms_in(const Tensor& description) {
+  Numbers numbers(description);
+  std::vector<TensorForm> forms(numbers.take_as<size_t>());
+  for (TensorForm& form : forms) {
+    form.dtype = numbers.take_as<DType>();
+    form.requires_grad = numbers.take() != 0;
+    const bool distributed = numbers.take() != 0;
+    std::vector<int64_t> dims(numbers.take_as<size_t>());
+    for (size_t i = 0; i < static_cast<size_t>(kMaxRank); ++i) {
+      const int64_t size = numbers.take();
+      if (i < dims.size()) dims[i] = size;
+    }
+    form.shape = Shape(std::span<const int64_t>(dims));
+    AxisStates states;
+    for (AxisState& state : states) {
+      state.placement.kind = numbers.take_as<Placement::Kind>();
+      state.placement.op = numbers.take_as<ReduceOp>();
+      state.placement.dim = numbers.take_as<int16_t>();
+      state.position = numbers.take_as<int8_t>();
+    }
+    if (distributed) form.states = states;
+  }
+  return forms;
+}
+
+// What this rank has of a tensor.
+Tensor bytes_of(const Tensor& x) {
+  const NoGrad guard;
+  return contiguous(x.is_distributed() ? local(x) : x.detach());
+}
+
+}  // namespace
+
+TensorForm form_of(const Tensor& t) {
+  TensorForm form{t.shape(), t.dtype(), t.requires_grad()};
+  if (t.is_distributed()) form.states = layout_of(t).states();
+  return form;
+}
+
+StageMessages::StageMessages(PipelineRanks ranks, int micro_batches)
+    : ranks_(std::move(ranks)), micro_batches_(micro_batches) {}
+
+void StageMessages::begin(const Shape& micro_batch, Device device) {
+  device_ = device;
+  shape_.assign(micro_batch.begin(), micro_batch.end());
+}
+
+StageMessages::Key StageMessages::key(int stage) const {
+  return {stage, shape_, Context::current().grad_enabled};
+}
+
+int StageMessages::tag(int stage, bool forward, int micro_batch) const {
+  return (2 * stage + (forward ? 0 : 1)) * micro_batches_ + micro_batch;
+}
+
+void StageMessages::send(const Tensor& x, int to, int tag) {
+  std::erase_if(sent_, [](const Ref<Work>& work) { return work->test(); });  // frees their bytes
+  const Tensor bytes = bytes_of(x);
+  if (bytes.numel() > 0) sent_.push_back(tessera::send(ranks_.along, ranks_.axis, bytes, to, tag));
+}
+
+Tensor StageMessages::empty_of(const TensorForm& form) const {
+  if (!form.states) return empty(form.shape, form.dtype, device_);
+  const Layout layout = Layout::intern(ranks_.mesh, *form.states);
+  return make_distributed(empty(layout.local_shape(form.shape), form.dtype, device_), form.shape,
+                          layout);
+}
+
+Tensor StageMessages::receive(const TensorForm& form, int from, int tag) const {
+  Tensor x = empty_of(form);
+  const Tensor bytes = bytes_of(x);
+  if (bytes.numel() > 0) (void)recv(ranks_.along, ranks_.axis, bytes, from, tag);
+  return x;
+}
+
+void StageMessages::send_forward(int stage, int micro_batch, const TensorList& outputs) {
+  const int to = ranks_.rank_of(stage + 1);
+  const int with = tag(stage + 1, true, micro_batch);
+  if (described_.insert(key(stage + 1)).second)
+    sent_.push_back(tessera::send(ranks_.along, ranks_.axis, description_of(outputs), to, with));
+  for (const Tensor& t : outputs) send(t, to, with);
+}
+
+TensorList StageMessages::receive_forward(int stage, int micro_batch) {
+  const int from = ranks_.rank_of(stage - 1);
+  const int with = tag(stage, true, micro_batch);
+  const auto [at, unknown] = inputs_.try_emplace(key(stage));
+  if (unknown) {
+    const Tensor description = empty_description();
+    recv(ranks_.along, ranks_.axis, description, from, with)->wait();
+    at->second = forms_in(description);
+  }
+  TensorList inputs;
+  for (const TensorForm& form : at->second) {
+    inputs.push_back(receive(form, from, with));
+    if (form.requires_grad) inputs.back().set_requires_grad();
+  }
+  return inputs;
+}
+
+void StageMessages::send_backward(int stage, int micro_batch, const TensorList& gradients) {
+  for (const Tensor& g : gradients)
+    send(g, ranks_.rank_of(stage - 1), tag(stage, false, micro_batch));
+}
+
+TensorList StageMessages::receive_backward(int stage, int micro_batch,
+                                           std::span<const TensorForm> outputs) {
+  TensorList gradients;
+  for (const TensorForm& form : outputs)
+    gradients.push_back(
+        receive(form, ranks_.rank_of(stage + 1), tag(stage + 1, false, micro_batch)));
+  return gradients;
+}
+
+TensorList StageMessages::from_last(const TensorList& results) {
+  const NoGrad guard;
+  const int last = ranks_.rank_of(ranks_.stages() - 1);
+  ProcessGroup& group = ranks_.along.group(ranks_.axis);
+  const bool mine = ranks_.rank() == last;
+  const Tensor description = mine ? description_of(results) : empty_description();
+  group.broadcast(description, last)->wait();
+  TensorList all = results;
+  if (!mine) {
+    all.clear();
+    for (const TensorForm& form : forms_in(description)) all.push_back(empty_of(form));
+  }
+  for (Tensor& t : all) {
+    t = t.detach();
+    if (const Tensor bytes = bytes_of(t); bytes.numel() > 0) group.broadcast(bytes, last);
+  }
+  return all;
+}
+
+void StageMessages::finish() {
+  for (const Ref<Work>& work : sent_) work->wait();
+  sent_.clear();
+}
+
+}  // namespace tessera::nn
