@@ -5,6 +5,7 @@
 #include "tessera/nn/optim/clip.h"
 
 #include "tessera/core/scopes.h"
+#include "tessera/dist/process_group/process_group.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/multi_tensor/multi_tensor.h"
 #include "tessera/kernels/pointwise/pointwise.h"
@@ -22,10 +23,19 @@ std::vector<Tensor> grads_of(const std::vector<Tensor>& parameters) {
 
 namespace {
 
-GradNorm norm_of(std::string_view who, const std::vector<Tensor>& grads, double max_norm) {
+// The norm over the gradients of all ranks of the group.
+Tensor joined(const Tensor& own, ProcessGroup& others) {
+  const Tensor wide = cast(own, DType::f64);
+  const Tensor squares = wide * wide;
+  others.all_reduce(squares);
+  return cast(sqrt(squares), own.dtype());
+}
+
+GradNorm norm_of(std::string_view who, const std::vector<Tensor>& grads, double max_norm,
+                 ProcessGroup* others = nullptr) {
   if (!(max_norm > 0)) fail<ValueError>(who, "max_norm must be above 0: given ", max_norm);
   const NoGrad guard;
-  const Tensor before = norm(grads);
+  const Tensor before = others ? joined(norm(grads), *others) : norm(grads);
   const Tensor size = affine(cast(before, DType::f64), 1, 1e-6);
   const Tensor factor = div(full({}, max_norm, DType::f64, before.device()), size);
   return {before, where(isfinite(before), clamp(factor, {.max = 1}), 1)};
@@ -33,8 +43,8 @@ GradNorm norm_of(std::string_view who, const std::vector<Tensor>& grads, double 
 
 }  // namespace
 
-GradNorm grad_norm(const std::vector<Tensor>& parameters, double max_norm) {
-  return norm_of("grad_norm", grads_of(parameters), max_norm);
+GradNorm grad_norm(const std::vector<Tensor>& parameters, double max_norm, ProcessGroup* others) {
+  return norm_of("grad_norm", grads_of(parameters), max_norm, others);
 }
 
 Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm) {

@@ -8,6 +8,10 @@
 
 #include <vector>
 
+namespace tessera {
+class ProcessGroup;
+}
+
 namespace tessera::optim {
 
 /// The gradients of the parameters that have one.
@@ -19,10 +23,12 @@ struct GradNorm {
 };
 /// The total 2-norm of the gradients of `parameters`, and the factor by which it is at most
 /// `max_norm`, for Optimizer::step(). The gradients stay as they are. Each element of a distributed
-/// gradient counts once; parameters without a gradient are skipped. ValueError unless max_norm > 0;
-/// LayoutError for partial gradients, and for plain ones beside distributed ones.
-[[nodiscard]] TESSERA_API GradNorm grad_norm(const std::vector<Tensor>& parameters,
-                                             double max_norm);
+/// gradient counts once; parameters without a gradient are skipped. `others`: ranks whose gradients
+/// belong to the same model and are others than this rank's, as those of a pipeline. ValueError
+/// unless max_norm > 0; LayoutError for partial gradients, and for plain ones beside distributed
+/// ones.
+[[nodiscard]] TESSERA_API GradNorm grad_norm(const std::vector<Tensor>& parameters, double max_norm,
+                                             ProcessGroup* others = nullptr);
 /// Scales the gradients of `parameters` in place so that their total 2-norm is at most `max_norm`
 /// -> the norm before clipping, () f32 and plain: neither it nor the factor is read on the host.
 /// With a norm of NaN or infinity the gradients stay as they are. Else as grad_norm(), whose factor
