@@ -83,8 +83,26 @@ std::vector<nn::NamedParameter> model_tensors(nn::Module& model) {
   return all;
 }
 
-LoadTarget::LoadTarget(nn::Module& model, optim::Optimizer* optimizer)
-    : model_(model_tensors(model)), optimizer_(optimizer) {
+std::vector<std::string> names_elsewhere(const std::vector<nn::NamedParameter>& all) {
+  std::vector<std::string> names;
+  for (const auto& [name, t] : all)
+    if (!t.defined()) names.push_back(name);
+  return names;
+}
+
+TensorEntries without(TensorEntries entries, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    const std::string states = name + '.';
+    std::erase_if(entries, [&](const auto& entry) {
+      return entry.first == name || entry.first.starts_with(states);
+    });
+  }
+  return entries;
+}
+
+LoadTarget::LoadTarget(nn::Module& model, optim::Optimizer* optimizer,
+                       std::vector<std::string> elsewhere)
+    : model_(model_tensors(model)), optimizer_(optimizer), elsewhere_(std::move(elsewhere)) {
   if (!optimizer) return;
   states_ = optimizer->state().tensors;
   for (const std::string& name : optimizer->names()) {
@@ -94,9 +112,9 @@ LoadTarget::LoadTarget(nn::Module& model, optim::Optimizer* optimizer)
 }
 
 std::vector<std::string> LoadTarget::differences(const Manifest& manifest) const {
-  std::vector<std::string> faults = tensor_differences(manifest.model, model_);
+  std::vector<std::string> faults = tensor_differences(without(manifest.model, elsewhere_), model_);
   if (!optimizer_) return faults;
-  TensorEntries states = manifest.optimizer;
+  TensorEntries states = without(manifest.optimizer, elsewhere_);
   for (const auto& steps : own_steps_) states.erase(steps.name);
   for (std::string& fault : tensor_differences(states, states_)) faults.push_back(std::move(fault));
   return faults;

@@ -20,10 +20,19 @@ namespace tessera::train {
 /// The parameters and persistent buffers of a model, which are what a checkpoint contains.
 [[nodiscard]] TESSERA_API std::vector<nn::NamedParameter> model_tensors(nn::Module& model);
 
+/// The names in `all` of undefined tensors, which other ranks of a pipeline have.
+[[nodiscard]] TESSERA_API std::vector<std::string> names_elsewhere(
+    const std::vector<nn::NamedParameter>& all);
+/// What a checkpoint has besides the tensors of these names, and besides states of them.
+[[nodiscard]] TESSERA_API TensorEntries without(TensorEntries entries,
+                                                const std::vector<std::string>& names);
+
 /// The tensors of a model, and of an optimizer if one is given, that a checkpoint fills.
 class TESSERA_API LoadTarget {
  public:
-  explicit LoadTarget(nn::Module& model, optim::Optimizer* optimizer = nullptr);
+  /// `elsewhere`: names of the whole model that other ranks of a pipeline have.
+  explicit LoadTarget(nn::Module& model, optim::Optimizer* optimizer = nullptr,
+                      std::vector<std::string> elsewhere = {});
   /// What of the checkpoint does not fit them: missing and additional tensors, other shapes and
   /// dtypes.
   [[nodiscard]] std::vector<std::string> differences(const Manifest& manifest) const;
@@ -35,6 +44,7 @@ class TESSERA_API LoadTarget {
  private:
   std::vector<nn::NamedParameter> model_, states_;
   optim::Optimizer* optimizer_;
+  std::vector<std::string> elsewhere_;
   std::vector<nn::NamedParameter> own_steps_;  // by parameter; undefined: all steps
 };
 

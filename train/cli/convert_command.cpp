@@ -3,6 +3,7 @@
 // is read by one process, a tensor at a time. Only what a dropped buffer costs is measured with the
 // whole model.
 #include "tessera/core/scopes.h"
+#include "tessera/dist/dtensor.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/nn/parameters.h"

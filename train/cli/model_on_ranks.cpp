@@ -3,6 +3,7 @@
 // they found.
 #include "tessera/train/cli/model_on_ranks.h"
 
+#include "tessera/models/pipeline/whole.h"
 #include "tessera/train/run/run_facts.h"
 #include "tessera/train/step/build_model.h"
 
@@ -82,6 +83,9 @@ EvaluationPlan ModelOnRanks::evaluation_plan(const std::string& path) const {
 Config ModelOnRanks::on_mesh() const {
   Config config = trained_.config;
   config.parallelism = on_.parallelism;
+  // Nothing is trained, so the schedule and the batch of the run need not fit these ranks.
+  config.training.global_batch_size = -1;
+  config.parallelism.pipeline_parallel_microbatch_size = 1;
   if (const auto compute = on_.training.mixed_precision_param)
     config.training.mixed_precision_param = *compute;
   // It measures the speed of training; a model is judged by the experts that its routers choose.
@@ -106,10 +110,11 @@ void ModelOnRanks::run(std::string_view name, const config::Fields& fields, Rank
     require_equal_ranks(name, of_rank);
     compare_kernels(name, device, strict, warn_);
     const Mesh mesh = make_mesh(config.parallelism);
-    const auto model = build_model(config, mesh, [&](nn::Module& m, const nn::LayoutOf& layouts) {
-      trained_.fill(m, layouts, device, warn_);
-    });
-    check_replicas(name, model_tensors(*model), "after loading");
+    const auto model =
+        build_model(config, mesh, [&](models::LanguageModel& m, const nn::LayoutOf& layouts) {
+          trained_.fill(m, layouts, device, warn_);
+        });
+    check_replicas(name, models::whole_tensors(*model), "after loading");
     body(world, *model);
   };
   run_launched(launch_, on_rank,

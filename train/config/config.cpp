@@ -63,16 +63,13 @@ struct TopFields {
   }
 };
 
-constexpr std::string_view kNoCompiler = "there is no compiler, ops run as they are: leave it out",
-                           kNoPipeline = "pipeline parallelism is not there yet: leave it out";
+constexpr std::string_view kNoCompiler = "there is no compiler, ops run as they are: leave it out";
 
 // Names in torchtitan, transformers and other programs that are unlike the names of the fields
 // here.
-constexpr std::array<config::OtherName, 25> kOtherNames{
+constexpr std::array<config::OtherName, 23> kOtherNames{
     {{"compile.*", "", kNoCompiler},
      {"training.compile", "", kNoCompiler},
-     {"parallelism.pipeline_parallel_*", "", kNoPipeline},
-     {"parallelism.module_fqns_per_model_part", "", kNoPipeline},
      {"optimizer.name", "", "AdamW is the only optimizer: leave it out"},
      {"job.config_file", "config"},
      {"training.dataset_path", "dataloader.path"},
@@ -193,6 +190,20 @@ int64_t TrainingConfig::micro_batches(int64_t parts) const {
                       counted(parts, "rank"), " = ", at_once);
   }
   return global_batch_size / at_once;
+}
+
+StepSizes Config::step_sizes(int64_t parts) const {
+  if (!parallelism.pipelines()) return {training.local_batch_size, training.micro_batches(parts)};
+  const int64_t rows = parallelism.pipeline_parallel_microbatch_size;
+  const int64_t of_step = training.global_batch_size == -1 ? training.local_batch_size * parts
+                                                           : training.global_batch_size;
+  if (of_step < 1 || of_step % (rows * parts) != 0) {
+    fail<ConfigError>("--parallelism.pipeline_parallel_microbatch_size", rows, " x ",
+                      counted(parts, "rank"), " = ", rows * parts, " does not divide the ",
+                      counted(of_step, "row"), " of a step (--training.",
+                      training.global_batch_size == -1 ? "local" : "global", "_batch_size)");
+  }
+  return {rows, of_step / (rows * parts)};
 }
 
 void ValidationConfig::fields(config::Fields& f) {

@@ -41,6 +41,12 @@ struct TESSERA_API TrainingConfig {
   [[nodiscard]] int64_t micro_batches(int64_t parts) const;
 };
 
+/// The rows of a step on a rank.
+struct StepSizes {
+  int64_t rows = 1;  ///< of a micro-batch
+  int64_t micro_batches = 1;
+};
+
 struct TESSERA_API ValidationConfig {
   bool enable = false;
   std::string dataset_path;
@@ -112,6 +118,10 @@ struct TESSERA_API Config {
   [[nodiscard]] std::string initial_hf_folder() const;
   /// The recipe, or else family and flavor.
   [[nodiscard]] std::string title() const;
+  /// Of a step whose rows are cut into `parts` parts (ParallelismConfig::data_parts). With a
+  /// pipeline a micro-batch has parallelism.pipeline_parallel_microbatch_size rows. ConfigError:
+  /// the rows of a step are not a multiple of a micro-batch's.
+  [[nodiscard]] StepSizes step_sizes(int64_t parts) const;
   /// All fields, bound to this object, which must outlive the list.
   [[nodiscard]] config::Fields fields();
   /// Their values, a JSON object: what config.json and checkpoints hold.

@@ -261,9 +261,6 @@ TEST(Config, NamesOfOtherProgramsLeadToFields) {
 
 TEST(Config, NamesOfWhatIsNotHereSaySo) {
   const auto what = [](const std::string& name) { return error_of({"--" + name, "1"}); };
-  EXPECT_EQ(what("parallelism.pipeline_parallel_degree"),
-            "[--parallelism.pipeline_parallel_degree] unknown field; pipeline parallelism is not "
-            "there yet: leave it out");
   EXPECT_EQ(what("optimizer.name"),
             "[--optimizer.name] unknown field; AdamW is the only optimizer: leave it out");
   for (const char* name : {"compile.enable", "compile.components", "training.compile"})

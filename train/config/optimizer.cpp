@@ -96,7 +96,8 @@ std::vector<std::string> parameter_group_faults(const std::vector<std::string>& 
 
 std::vector<PatternGroup> parameter_groups(const OptimizerConfig& config,
                                            const std::vector<nn::NamedParameter>& parameters,
-                                           uint64_t seed) {
+                                           uint64_t seed,
+                                           const std::vector<nn::NamedParameter>& whole) {
   const std::vector<ParsedGroup> parsed = parsed_groups(config.param_groups);
   config::throw_if_any(faults_of(parsed));
   const optim::AdamWOptions common{.lr = config.lr,
@@ -113,17 +114,23 @@ std::vector<PatternGroup> parameter_groups(const OptimizerConfig& config,
     group.options.weight_decay = g.weight_decay.value_or(config.weight_decay);
   }
   groups.push_back({"", {}, common});
-  std::string example;
-  for (const nn::NamedParameter& p : parameters) {
-    if (!p.tensor.requires_grad()) continue;
+  const auto group_of = [&](const std::string& name) {
     size_t at = 0;
-    while (at < parsed.size() && !RE2::PartialMatch(p.name, *parsed[at].pattern)) ++at;
-    groups[at].parameters.push_back(p);
+    while (at < parsed.size() && !RE2::PartialMatch(name, *parsed[at].pattern)) ++at;
+    return at;
+  };
+  for (const nn::NamedParameter& p : parameters)
+    if (p.tensor.requires_grad()) groups[group_of(p.name)].parameters.push_back(p);
+  std::vector<int64_t> counts(groups.size());
+  std::string example;
+  for (const nn::NamedParameter& p : whole.empty() ? parameters : whole) {
+    if (!p.tensor.requires_grad()) continue;
+    ++counts[group_of(p.name)];
     example = p.name;
   }
   std::vector<std::string> faults;
   for (size_t i = 0; i < parsed.size(); ++i) {
-    if (!groups[i].parameters.empty()) continue;
+    if (counts[i] > 0) continue;
     faults.push_back(concat("[--optimizer.param_groups] no parameter is left for '",
                             io::excerpt(groups[i].pattern), "': names are like ", example));
   }
@@ -133,10 +140,11 @@ std::vector<PatternGroup> parameter_groups(const OptimizerConfig& config,
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
                                                  const std::vector<nn::NamedParameter>& parameters,
-                                                 uint64_t seed) {
+                                                 uint64_t seed,
+                                                 const std::vector<nn::NamedParameter>& whole) {
   config::require_valid("optimizer", config);
   std::vector<optim::AdamW::Group> groups;
-  for (PatternGroup& g : parameter_groups(config, parameters, seed)) {
+  for (PatternGroup& g : parameter_groups(config, parameters, seed, whole)) {
     if (!g.parameters.empty()) groups.push_back({std::move(g.parameters), g.options});
   }
   return std::make_unique<optim::AdamW>(groups);

@@ -31,13 +31,14 @@ struct PatternGroup {
 TESSERA_API std::vector<std::string> parameter_group_faults(const std::vector<std::string>& groups);
 /// Puts every parameter that requires grad in exactly one group: the first whose pattern matches
 /// its name, or the last one, which has no pattern and may be empty. `seed`: of stochastic
-/// rounding. ConfigError: an invalid entry, a group without parameters.
+/// rounding. `whole`: of the whole model, if `parameters` are a pipeline rank's. ConfigError: an
+/// invalid entry, a group without parameters in the whole model.
 [[nodiscard]] TESSERA_API std::vector<PatternGroup> parameter_groups(
     const OptimizerConfig& config, const std::vector<nn::NamedParameter>& parameters,
-    uint64_t seed = 0);
+    uint64_t seed = 0, const std::vector<nn::NamedParameter>& whole = {});
 /// AdamW over these groups. ConfigError also for values out of range.
 [[nodiscard]] TESSERA_API std::unique_ptr<optim::Optimizer> make_optimizer(
     const OptimizerConfig& config, const std::vector<nn::NamedParameter>& parameters,
-    uint64_t seed = 0);
+    uint64_t seed = 0, const std::vector<nn::NamedParameter>& whole = {});
 
 }  // namespace tessera::train

@@ -341,6 +341,9 @@ std::string remedies(const Config& config, int ranks, int64_t MemoryEstimate::*n
 }  // namespace
 
 std::string memory_advice(const Config& config, int ranks) {
+  if (config.parallelism.pipelines())
+    return "give each stage less layers, or smaller "
+           "--parallelism.pipeline_parallel_microbatch_size";
   MemoryEstimate e = estimate_memory(config, ranks);
   std::erase_if(e.parts, [](const MemoryEstimate::Part& part) { return !part.tensors; });
   return concat("the tensors of a rank need about ", byte_count(e.counted),
@@ -349,6 +352,12 @@ std::string memory_advice(const Config& config, int ranks) {
 }
 
 MemoryEstimate estimate_memory(const Config& config, int ranks, const OptimizerFactory& make) {
+  if (config.parallelism.pipelines()) {
+    fail<ConfigError>(
+        "--estimate",
+        "the memory of pipeline stages is not estimated yet: estimate the run without "
+        "--parallelism.pipeline_parallel_degree");
+  }
   MemoryEstimate estimate;
   WorldOptions options = world_options(config);
   options.progress = ProgressThread::never;
@@ -393,6 +402,7 @@ std::string fit_line(const MemoryEstimate& e, const HostRanks& ranks, const Free
 }
 
 std::string check_memory(const Config& config, const HostRanks& ranks, const FreeMemory& free) {
+  if (config.parallelism.pipelines()) return "memory: not estimated for stages of a pipeline";
   const MemoryEstimate e = estimate_memory(config, ranks.all);
   struct Room {
     int64_t bytes;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 
 namespace tessera::train {
 namespace {
@@ -82,6 +83,13 @@ Faults ParallelismConfig::conflicts() const {
   return faults;
 }
 
+int64_t ParallelismConfig::stage_ranks(int64_t ranks) const {
+  if (ranks % pipeline_parallel_degree == 0) return ranks / pipeline_parallel_degree;
+  fail<ConfigError>("--parallelism.pipeline_parallel_degree", pipeline_parallel_degree,
+                    " does not divide the ", counted(ranks, "rank"),
+                    ": give a degree that does, or start another number of ranks");
+}
+
 std::vector<MeshAxis> ParallelismConfig::axes(int64_t ranks) const {
   std::vector<MeshAxis> axes;
   for (const PassAxis& axis : sized_axes(*this, ranks))
@@ -107,9 +115,11 @@ Faults parallelism_faults(const PassFacts& facts) {
   Faults faults = facts.parallelism.conflicts();
   PassFacts known = facts;
   if (!faults.empty()) known.ranks = 0;  // as long as a degree has a fault of its own
-  if (known.ranks > 0 &&
-      !config::collect(faults, [&] { (void)known.parallelism.axes(known.ranks); }))
-    known.ranks = 0;
+  const auto fits = [&] {
+    known.ranks = known.parallelism.stage_ranks(known.ranks);
+    (void)known.parallelism.axes(known.ranks);
+  };
+  if (known.ranks > 0 && !config::collect(faults, fits)) known.ranks = 0;
   for (const ParallelPass& pass : parallel_passes())
     if (pass.faults) std::ranges::move(pass.faults(known), std::back_inserter(faults));
   return faults;
@@ -127,7 +137,16 @@ Mesh make_mesh(const ParallelismConfig& parallelism) {
   }
   std::vector<MeshProduct> products{rows, tokens, shards};
   if (context.axes.size() > 1) products.push_back(context);
-  return Mesh::make(parallelism.axes(current_group().size()), products);
+  const ProcessGroup& world = current_group();
+  const auto alike = static_cast<int>(parallelism.stage_ranks(world.size()));
+  std::vector<int> ranks(static_cast<size_t>(alike));
+  std::iota(ranks.begin(), ranks.end(), world.rank() / alike * alike);
+  return Mesh::make(parallelism.axes(alike), ranks, products);
+}
+
+Mesh pipeline_mesh(const ParallelismConfig& parallelism) {
+  const auto stages = static_cast<int>(parallelism.pipeline_parallel_degree);
+  return Mesh::make({{"pp", stages}, {"stage", current_group().size() / stages}});
 }
 
 DataShare data_share(const Mesh& mesh) {

@@ -11,6 +11,7 @@
 #include "tessera/train/parallel/data.h"
 #include "tessera/train/parallel/expert.h"
 #include "tessera/train/parallel/mixed_precision.h"
+#include "tessera/train/parallel/pipeline.h"
 #include "tessera/train/parallel/tensor.h"
 
 #include <cstdint>
@@ -37,8 +38,9 @@ template <class... Passes> struct PassList {
 /// In the order in which they change a model: what cuts layers comes first, what shards the
 /// parameters that are left comes last. Axes of the mesh lie the other way round, so that ranks
 /// that talk most are neighbours.
-using ParallelPasses = PassList<TensorParallel, ContextParallel, ExpertParallel,
-                                ActivationCheckpointing, MixedPrecision, DataParallel>;
+using ParallelPasses =
+    PassList<TensorParallel, ContextParallel, ExpertParallel, ActivationCheckpointing,
+             MixedPrecision, DataParallel, PipelineParallel>;
 [[nodiscard]] TESSERA_API std::span<const ParallelPass> parallel_passes();
 
 struct TESSERA_API ParallelismConfig : ParallelPasses::Fields {
@@ -46,16 +48,21 @@ struct TESSERA_API ParallelismConfig : ParallelPasses::Fields {
   /// Faults of single fields that their limits do not tell.
   [[nodiscard]] Faults conflicts() const;
 
-  /// The axes of a mesh of `ranks` ranks, outermost first: dp_replicate, dp_shard, context_axes()
-  /// and tp; all exist, also of size 1. ConfigError: the degrees do not multiply to `ranks`.
+  /// How many of `ranks` ranks have the same stages of a pipeline: all, without one. ConfigError:
+  /// its degree does not divide them.
+  [[nodiscard]] int64_t stage_ranks(int64_t ranks) const;
+  /// The axes of a mesh of `ranks` ranks with the same stages, outermost first: dp_replicate,
+  /// dp_shard, context_axes() and tp; all exist, also of size 1. ConfigError: the degrees do not
+  /// multiply to `ranks`.
   [[nodiscard]] std::vector<MeshAxis> axes(int64_t ranks) const;
   /// The names of the axes of a kind, outermost first.
   [[nodiscard]] std::vector<std::string> axes_that(bool PassAxis::*kind) const;
   /// How many ranks they have on a mesh of `ranks` ranks; ConfigError as axes.
   [[nodiscard]] int64_t ranks_of(int64_t ranks, bool PassAxis::*kind) const;
-  /// Into how many parts the rows of a batch are cut on `ranks` ranks; ConfigError as axes.
+  /// Into how many parts the rows of a batch are cut on `ranks` ranks of the world; ConfigError as
+  /// stage_ranks and axes.
   [[nodiscard]] int64_t data_parts(int64_t ranks) const {
-    return ranks_of(ranks, &PassAxis::cuts_rows);
+    return ranks_of(stage_ranks(ranks), &PassAxis::cuts_rows);
   }
 };
 
@@ -63,10 +70,15 @@ struct TESSERA_API ParallelismConfig : ParallelPasses::Fields {
 /// each other.
 [[nodiscard]] TESSERA_API Faults parallelism_faults(const PassFacts& facts);
 
-/// The mesh of a run: `axes` of all ranks of the world, and the products that a step sums over
+/// The mesh of a run: `axes` of the ranks with this rank's stages of a pipeline (without one, of
+/// all ranks of the world), and the products that a step sums over
 /// (`dp`: tokens, `loss`: losses, `shards`: norms), with their groups; `cp` also names both of the
 /// axes that cut sequences, where there are two. Collective, as Mesh::make. ConfigError as axes.
 [[nodiscard]] TESSERA_API Mesh make_mesh(const ParallelismConfig& parallelism);
+
+/// All ranks of the world: `pp`, the ranks of a pipeline, and `stage`, those with the same stages.
+/// Collective, as Mesh::make.
+[[nodiscard]] TESSERA_API Mesh pipeline_mesh(const ParallelismConfig& parallelism);
 
 /// The rows of each batch that this rank reads. Ranks that differ only on other axes read the same.
 struct DataShare {

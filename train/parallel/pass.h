@@ -42,7 +42,7 @@ struct PassSettings {
 struct PassFacts {
   const ParallelismConfig& parallelism;
   models::LanguageModel* model = nullptr;  ///< on the meta device; null: not known
-  int64_t ranks = 0;                       ///< 0: not known yet
+  int64_t ranks = 0;                       ///< with the same stages; 0: not known yet
 };
 
 /// Fields of a run that would need less memory, by their names.

@@ -18,7 +18,7 @@ TEST(Passes, EveryFieldIsOfOnePass) {
   fields.section("", p);
   std::set<std::string> seen;
   for (const config::Field& field : fields.all()) EXPECT_TRUE(seen.insert(field.path).second);
-  EXPECT_EQ(seen.size(), 13u);
+  EXPECT_EQ(seen.size(), 21u);
   for (const ParallelPass& pass : parallel_passes()) {
     for (const PassAxis& axis : pass.axes ? pass.axes(p) : std::vector<PassAxis>())
       EXPECT_TRUE(seen.contains(std::string(axis.field))) << axis.name;

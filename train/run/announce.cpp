@@ -7,6 +7,7 @@
 #include "tessera/core/process.h"
 #include "tessera/dist/nccl/nccl.h"
 #include "tessera/kernels/attention/device_path.h"
+#include "tessera/models/pipeline/whole.h"
 #include "tessera/nn/attention.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/monitor/metrics.h"
@@ -33,14 +34,16 @@ std::string_view isa_name(Isa isa) {
 void announce_model(const Config& c, const RunParts& parts, const Print& print) {
   const int64_t idle = parts.model->idle_parameters();
   if (c.metrics.summary != "none") {
-    print(fmt::format("model: {}, {}", c.title(),
-                      total_summary(*parts.model, parts.optimizer->state_bytes())));
+    print(
+        fmt::format("model: {}, {}", c.title(),
+                    total_summary(models::whole_of(*parts.model), parts.optimizer->state_bytes())));
     if (idle > 0) {
-      print(fmt::format("experts: a token uses {} of the parameters",
-                        with_separators(nn::parameter_count(*parts.model) - idle)));
+      print(
+          fmt::format("experts: a token uses {} of the parameters",
+                      with_separators(nn::parameter_count(models::whole_of(*parts.model)) - idle)));
     }
   }
-  if (c.metrics.summary == "layers") print(layer_summary(*parts.model));
+  if (c.metrics.summary == "layers") print(layer_summary(models::whole_of(*parts.model)));
 }
 
 void announce_device(Device device, const Print& print) {
@@ -142,7 +145,7 @@ void announce_mesh(const Config& c, const RunParts& parts, const Print& print) {
 void announce_batch(const Config& c, const Feed& feed, const Print& print) {
   const int parts = feed.share().parts;
   print(fmt::format(
-      "batch: {} x {} x {} = {} of {} = {} a step{}", counted(c.training.local_batch_size, "row"),
+      "batch: {} x {} x {} = {} of {} = {} a step{}", counted(feed.rows_at_once() / parts, "row"),
       counted(parts, "data-parallel rank"), counted(feed.micro_batches(), "micro-batch"),
       counted(feed.rows_per_step(), "row"), c.training.seq_len,
       with_separators(feed.tokens_per_step(), "token"),
@@ -159,7 +162,7 @@ void announce_training(const Config& c, const RunParts& parts, const Print& prin
                   name(c.optimizer.state_dtype)));
   std::vector<PatternGroup> groups;
   if (!c.optimizer.param_groups.empty())
-    groups = parameter_groups(c.optimizer, nn::named_parameters(*parts.model));
+    groups = parameter_groups(c.optimizer, nn::named_parameters(models::whole_of(*parts.model)));
   for (const PatternGroup& g : groups) {
     print(fmt::format("parameter group: {}, {}, lr {:g}, weight decay {:g}",
                       g.pattern.empty() ? "all others" : g.pattern,

@@ -26,8 +26,12 @@ std::vector<std::string> faults(const Config& config, int64_t ranks) {
   if (config.training.global_batch_size == 0) ranks = 0;
   std::vector<std::string> more = parallelism_faults({config.parallelism, model.get(), ranks});
   if (ranks > 0 && config.parallelism.conflicts().empty()) {
-    config::collect(
-        more, [&] { (void)config.training.micro_batches(config.parallelism.data_parts(ranks)); });
+    config::collect(more, [&] {
+      const ParallelismConfig& p = config.parallelism;
+      const StepSizes sizes = config.step_sizes(p.data_parts(ranks));
+      if (p.pipelines() && model)
+        (void)p.schedule(std::ssize(p.split(model->parts())), sizes.micro_batches);
+    });
   }
   for (std::string& fault : more) add(std::move(fault));
   // Last, since it changes this model.

@@ -48,6 +48,14 @@ std::map<std::string, Probe> probes(const std::string& folder) {
   };
   const Words tensor_parallel{"--ranks", "2", "--parallelism.tensor_parallel_degree", "2"};
   const Words context_parallel{"--ranks", "2", "--parallelism.context_parallel_degree", "2"};
+  const Words pipeline{"--ranks",
+                       "2",
+                       "--parallelism.pipeline_parallel_degree",
+                       "2",
+                       "--model.n_layers",
+                       "4",
+                       "--training.local_batch_size",
+                       "4"};
   const Words lines{"--dataloader.path", folder + "/lines.jsonl"};
   const Words pairs{lines[0], lines[1], "--dataloader.format", "prompt_completion"};
   // A run that begins with another's last checkpoint, which is of step 4.
@@ -76,6 +84,15 @@ std::map<std::string, Probe> probes(const std::string& folder) {
       {"parallelism.context_parallel_rotate_method", {context_parallel, {}}},
       {"parallelism.context_parallel_ulysses_degree", {context_parallel, {"2"}}},
       {"parallelism.tensor_parallel_degree", {{"--ranks", "2"}, {"2"}}},
+      {"parallelism.pipeline_parallel_degree", {{"--ranks", "2"}, {"2"}}},
+      {"parallelism.pipeline_parallel_schedule", {pipeline, {"GPipe"}}},
+      {"parallelism.pipeline_parallel_schedule_csv", {pipeline, {folder + "/none.csv"}}},
+      {"parallelism.pipeline_parallel_microbatch_size", {pipeline, {"2"}}},
+      {"parallelism.pipeline_parallel_layers_per_stage", {pipeline, {"1"}}},
+      {"parallelism.pipeline_parallel_first_stage_less_layers", {pipeline, {"3"}}},
+      {"parallelism.pipeline_parallel_last_stage_less_layers", {pipeline, {"3"}}},
+      {"parallelism.module_fqns_per_model_part",
+       {pipeline, {"tok_embeddings layers.0,layers.1 layers.2 layers.3 norm output"}}},
       {"parallelism.expert_parallel_degree", {with_experts({"--ranks", "2"}), {"2"}}},
       {"parallelism.expert_tensor_parallel_degree",
        {with_experts({"--ranks", "4", "--parallelism.tensor_parallel_degree", "2",

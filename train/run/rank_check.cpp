@@ -338,8 +338,8 @@ void check_replicas(std::string_view where, const std::vector<nn::NamedParameter
   const Tensor own = empty({2 * std::ssize(tensors)}, DType::i64);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& t = tensors[i].tensor;
-    own.data<int64_t>()[2 * i] = shard_of(t);
-    own.data<int64_t>()[2 * i + 1] = checksum(t.is_distributed() ? local(t) : t);
+    own.data<int64_t>()[2 * i] = t.defined() ? shard_of(t) : -1;
+    own.data<int64_t>()[2 * i + 1] = t.defined() ? checksum(t.is_distributed() ? local(t) : t) : 0;
   }
   const Tensor all = of_all_ranks(group, own);  // (ranks, tensors x (shard, checksum))
 

@@ -3,6 +3,7 @@
 
 #include "tessera/core/message.h"
 #include "tessera/core/scopes.h"
+#include "tessera/models/pipeline/whole.h"
 #include "tessera/train/checkpoint/differences.h"
 #include "tessera/train/checkpoint/loading.h"
 #include "tessera/train/exchange/model.h"
@@ -91,7 +92,8 @@ class Load {
     const bool complete = own_ && m.progress.step >= run_.config.training.steps;
     const bool with_optimizer =
         !model_only && !c.excludes("optimizer") && (m.has_optimizer() || !complete);
-    target_.emplace(*parts_.model, with_optimizer ? parts_.optimizer.get() : nullptr);
+    target_.emplace(*parts_.model, with_optimizer ? parts_.optimizer.get() : nullptr,
+                    names_elsewhere(models::whole_tensors(*parts_.model)));
     check_fits(run_, from, own_, with_optimizer, *target_, print_);
     if (!model_only) tell_changes(run_, parts_, from, print_);
     losses_ = Tensor();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/run/resume_checks.h"
 
+#include "tessera/models/pipeline/whole.h"
 #include "tessera/nn/io/json_impl.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/nn/parameters.h"
@@ -159,7 +160,7 @@ void tell_rates(const RunFacts& run, const RunParts& parts, const Earlier& earli
                 const Print& print) {
   const std::string other =
       rate_changes(earlier.config, run.config, earlier.manifest.progress.schedule_step,
-                   nn::named_parameters(*parts.model));
+                   nn::named_parameters(models::whole_of(*parts.model)));
   if (other.empty()) return;
   print(fmt::format("warning: the learning rates are not those of {}: {}", earlier.from.path(),
                     other));

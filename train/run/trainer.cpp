@@ -14,9 +14,8 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/kernels/views/views.h"
+#include "tessera/models/pipeline/whole.h"
 #include "tessera/nn/io/files.h"
-#include "tessera/nn/io/model_file.h"
-#include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parallel/policy.h"
 #include "tessera/train/monitor/plot.h"
 #include "tessera/train/ranks/ranks.h"
@@ -56,7 +55,7 @@ Trainer::Trainer(const Config& config, Print print, Screen* screen, BatchSource 
   const Progress from = resume(run_, parts_, folder_.checkpoints(), history_, print_);
   done_ = from.step;
   schedule_start_ = from.step - from.schedule_step;
-  check_replicas("train", model_tensors(model()), concat("before step ", done_ + 1));
+  check_replicas("train", models::whole_tensors(model()), concat("before step ", done_ + 1));
   // Before the metrics, so that a run that was killed here is known as the same one. A run that is
   // complete keeps the configuration with which it was trained.
   if (world_.rank() == 0 && done_ < run_.config.training.steps)
@@ -132,7 +131,7 @@ void Trainer::advance() {
   stepped_ = true;
   if (const int64_t freq = run_.config.debug.replica_check_freq; freq > 0 && done_ % freq == 0) {
     settle();
-    check_replicas("train", model_tensors(model()), concat("after step ", done_));
+    check_replicas("train", models::whole_tensors(model()), concat("after step ", done_));
   }
   if (!first) return;
   announce_connections(print_);
@@ -175,8 +174,7 @@ Trainer::Finished Trainer::finish_gradients(StepOutput& output, const Tensor& co
   const auto phase = monitor_->phase("gradients");
   const NoGrad guard;
   StepValues& values = output.values;
-  const auto [norm, grad_factor] =
-      optim::grad_norm(parts_.parameters, run_.config.training.max_norm);
+  const auto [norm, grad_factor] = parts_.grad_norm(run_.config.training.max_norm);
   Tensor skip = logical_not(logical_and(isfinite(values.joined(0)), isfinite(norm)));
   values.append(std::string(kNormValue), norm);
   values.append(std::string(kFlopsValue), select(counts, 0, 2));
@@ -282,7 +280,8 @@ void Trainer::write_model() {
     return;
   }
   const Patience patience;  // the first rank writes
-  nn::save(model(), weights, {{"step", std::to_string(done_)}}, run_.config.checkpoint.mode());
+  models::save_whole(model(), weights, {{"step", std::to_string(done_)}},
+                     run_.config.checkpoint.mode());
   world_.group().barrier()->wait();
   print_(fmt::format("wrote {}, loss.svg, metrics.jsonl, config.json", weights));
 }

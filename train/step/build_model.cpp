@@ -3,6 +3,7 @@
 #include "tessera/train/step/build_model.h"
 
 #include "tessera/dist/dtensor.h"
+#include "tessera/models/pipeline/pipelined_model.h"
 
 #include <algorithm>
 #include <utility>
@@ -27,14 +28,37 @@ template <class T> bool same_values(const Tensor& a, const Tensor& b) {
   return std::equal(a.data<T>(), a.data<T>() + a.numel(), b.data<T>());
 }
 
+std::unique_ptr<models::LanguageModel> whole_or_stages(const Config& config, const Mesh& mesh) {
+  const ParallelismConfig& p = config.parallelism;
+  std::unique_ptr<models::LanguageModel> whole = config.model.make();
+  if (!p.pipelines()) return whole;
+  const models::Split split = p.split(whole->parts());
+  const StepSizes sizes = config.step_sizes(data_share(mesh).parts);
+  return std::make_unique<models::PipelinedModel>(
+      [&config] { return config.model.make(); }, split,
+      p.schedule(std::ssize(split), sizes.micro_batches), pipeline_mesh(p), mesh);
+}
+
+// What passes change: the model, or the stages of this rank.
+std::vector<models::LanguageModel*> parts_of_rank(models::LanguageModel& model) {
+  const auto* pipelined = dynamic_cast<const models::PipelinedModel*>(&model);
+  if (!pipelined) return {&model};
+  std::vector<models::LanguageModel*> stages;
+  for (const auto& stage : pipelined->stages()) stages.push_back(stage.model.get());
+  return stages;
+}
+
 }  // namespace
 
 std::unique_ptr<models::LanguageModel> build_model(const Config& config, const Mesh& mesh,
                                                    const FillModel& fill) {
-  std::unique_ptr<models::LanguageModel> model = config.model.make();
+  std::unique_ptr<models::LanguageModel> model = whole_or_stages(config, mesh);
   if (config.debug.moe_force_load_balance) model->force_load_balance();
-  for (const ParallelPass& pass : parallel_passes())
-    if (pass.apply) pass.apply(*model, config.pass_settings(), mesh);
+  for (const ParallelPass& pass : parallel_passes()) {
+    if (!pass.apply) continue;
+    for (models::LanguageModel* part : parts_of_rank(*model))
+      pass.apply(*part, config.pass_settings(), mesh);
+  }
   fill(*model, nn::laid_out(*model, mesh));
   return model;
 }

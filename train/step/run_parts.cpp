@@ -2,6 +2,8 @@
 // Data is opened before the model is made: a thread reads it meanwhile.
 #include "tessera/train/step/run_parts.h"
 
+#include "tessera/models/pipeline/pipelined_model.h"
+#include "tessera/models/pipeline/whole.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/step/evaluate.h"
 
@@ -48,13 +50,19 @@ WorldOptions world_options(const Config& config) {
 }
 
 BatchPlan batch_plan(const Config& config, const DataShare& share) {
-  const int64_t mine = config.training.local_batch_size;
+  const int64_t mine = config.step_sizes(share.parts).rows;
   return {.seq_len = config.training.seq_len,
           .vocabulary = config.model.vocab_size(),
           .global_rows = mine * share.parts,
           .first_row = mine * share.part,
           .rows = mine,
           .seed = static_cast<uint64_t>(config.debug.seed)};
+}
+
+optim::GradNorm RunParts::grad_norm(double max_norm) const {
+  auto* const stages = dynamic_cast<models::PipelinedModel*>(model.get());
+  if (!stages) return optim::grad_norm(parameters, max_norm);
+  return optim::grad_norm(stages->own_parameters(), max_norm, &stages->group());
 }
 
 RunParts make_run_parts(const Config& config, Device device,
@@ -72,16 +80,17 @@ RunParts make_run_parts(const Config& config, Device device,
       build_model(config, parts.mesh, [&](nn::Module& model, const nn::LayoutOf& layouts) {
         nn::initialize(model, seed, layouts, device);
       });
+  const StepSizes sizes = config.step_sizes(share.parts);
   BatchPlacer placer(parts.model->metadata(training.seq_len), share, device,
                      config.parallelism.sequence_cut());
   parts.parameters = nn::parameters(*parts.model);
-  parts.optimizer = make_optimizer(config.optimizer, nn::named_parameters(*parts.model), seed);
-  parts.feed =
-      std::make_unique<Feed>(rows_of(parts.data.get(), std::move(source), plan),
-                             FeedSizes{.rows = training.local_batch_size,
-                                       .micro_batches = training.micro_batches(share.parts),
-                                       .seq_len = training.seq_len},
-                             *parts.model, std::move(placer), share);
+  parts.optimizer = make_optimizer(config.optimizer, nn::named_parameters(*parts.model), seed,
+                                   nn::named_parameters(models::whole_of(*parts.model)));
+  parts.feed = std::make_unique<Feed>(
+      rows_of(parts.data.get(), std::move(source), plan),
+      FeedSizes{
+          .rows = sizes.rows, .micro_batches = sizes.micro_batches, .seq_len = training.seq_len},
+      *parts.model, std::move(placer), share);
   return parts;
 }
 

@@ -6,6 +6,7 @@
 #include "tessera/dist/mesh.h"
 #include "tessera/dist/world.h"
 #include "tessera/models/model.h"
+#include "tessera/nn/optim/clip.h"
 #include "tessera/nn/optim/optimizer.h"
 #include "tessera/train/config/config.h"
 #include "tessera/train/data/data.h"
@@ -27,9 +28,11 @@ struct RunParts {
   std::unique_ptr<DataLoader> data;        ///< null: a source takes its place
   std::unique_ptr<DataLoader> validation;  ///< null: the run has none
   std::unique_ptr<models::LanguageModel> model;
-  std::vector<Tensor> parameters;  ///< of the model
+  std::vector<Tensor> parameters;  ///< of the model, on this rank
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<Feed> feed;  ///< of `data` or the source, for `model`
+  /// Of all gradients of the model, and the factor that clips them. Collective.
+  [[nodiscard]] optim::GradNorm grad_norm(double max_norm) const;
   /// Rows of an epoch, which decide the order of the data; 0 without `data`. Waits until it is
   /// read.
   [[nodiscard]] int64_t windows() const { return data ? data->info().windows : 0; }

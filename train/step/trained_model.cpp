@@ -8,6 +8,7 @@
 #include "tessera/core/message.h"
 #include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"
+#include "tessera/models/pipeline/whole.h"
 #include "tessera/nn/lay_out.h"
 #include "tessera/train/data/fine_tuning_rows.h"
 #include "tessera/train/exchange/model.h"
@@ -114,7 +115,7 @@ int64_t answer_end(const Config& config, const Tokenizer& tokenizer, const Warn&
 
 // A checkpoint of the model alone may have another dtype than the run: such tensors are read as
 // they are stored, to be converted.
-std::vector<nn::NamedParameter> TrainedModel::as_saved(const std::vector<nn::NamedParameter>& own,
+std::vector<nn::NamedParameter> TrainedModel::as_saved(models::LanguageModel& model,
                                                        const CheckpointReader& from) const {
   const Manifest &m = from.manifest(), &first = from_->manifest();
   const auto of_model = [](const ConfigDifference& d) { return d.field.starts_with("model."); };
@@ -124,7 +125,7 @@ std::vector<nn::NamedParameter> TrainedModel::as_saved(const std::vector<nn::Nam
     fail<DataError>("checkpoint", from_->path(), " is damaged, and ", from.path(),
                     " has another model or tokenizer: give the step's folder to use it");
   }
-  std::vector<nn::NamedParameter> saved = own;
+  std::vector<nn::NamedParameter> saved = model_tensors(model);
   for (auto& [name, t] : saved) {
     const auto at = m.model.find(name);
     if (at == m.model.end() || at->second.dtype == t.dtype() || !is_floating(t.dtype()) ||
@@ -135,12 +136,13 @@ std::vector<nn::NamedParameter> TrainedModel::as_saved(const std::vector<nn::Nam
             ? make_distributed(empty(local(t).shape(), dtype), t.shape(), layout_of(t))
             : empty(t.shape(), dtype);
   }
-  if (const auto faults = tensor_differences(m.model, saved); !faults.empty())
+  const TensorEntries there = without(m.model, names_elsewhere(models::whole_tensors(model)));
+  if (const auto faults = tensor_differences(there, saved); !faults.empty())
     fail<DataError>("checkpoint", from.path(), " does not fit the model: ", first_few(faults));
   return saved;
 }
 
-void TrainedModel::fill(nn::Module& model, const nn::LayoutOf& layout_of, Device device,
+void TrainedModel::fill(models::LanguageModel& model, const nn::LayoutOf& layout_of, Device device,
                         const Warn& warn) const {
   const NoGrad guard;
   const Patience patience;
@@ -150,11 +152,11 @@ void TrainedModel::fill(nn::Module& model, const nn::LayoutOf& layout_of, Device
   std::vector<nn::NamedParameter> saved;
   if (steps_.paths.empty()) {
     on_all_or_none([&] {
-      saved = as_saved(own, *from_);
+      saved = as_saved(model, *from_);
       from_->fill(saved);
     });
   } else {
-    const auto wanted = [&](const CheckpointReader& from) { return saved = as_saved(own, from); };
+    const auto wanted = [&](const CheckpointReader& from) { return saved = as_saved(model, from); };
     (void)load_first_whole(steps_, wanted, warn);
   }
   for (size_t i = 0; i < own.size(); ++i) nn::copy_values(own[i].tensor, saved[i].tensor);

@@ -22,7 +22,7 @@ class TESSERA_API TrainedModel {
   /// rank reads the ranges that it holds. A damaged step is skipped with a warning on rank 0, if an
   /// earlier one has the same model and tokenizer. DataError, IoError on all ranks: there is none,
   /// or it does not fit the model.
-  void fill(nn::Module& model, const nn::LayoutOf& layout_of, Device device,
+  void fill(models::LanguageModel& model, const nn::LayoutOf& layout_of, Device device,
             const Warn& warn) const;
   /// Its tensors, as they are stored.
   [[nodiscard]] const CheckpointReader& reader() const { return *from_; }
@@ -30,7 +30,7 @@ class TESSERA_API TrainedModel {
  private:
   friend TrainedModel open_trained_model(const std::string& path, const Warn& warn,
                                          const Catalogue& catalogue);
-  [[nodiscard]] std::vector<nn::NamedParameter> as_saved(const std::vector<nn::NamedParameter>& own,
+  [[nodiscard]] std::vector<nn::NamedParameter> as_saved(models::LanguageModel& model,
                                                          const CheckpointReader& from) const;
   std::shared_ptr<const CheckpointReader> from_;  // what config and tokenizer are of
   StepFolders steps_;                             // from_'s and earlier ones; none: a file

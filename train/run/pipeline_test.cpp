@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs with pipeline parallelism: the bits of one rank with the same micro-batches, its losses on
+// meshes of several kinds, checkpoints from one pipeline to another, what is refused.
+#include "tessera/dist/launch/run.h"
+#include "tessera/nn/io/safetensors.h"
+#include "tessera/tests/support/error_of.h"
+#include "tessera/tests/support/tiny_run.h"
+#include "tessera/train/run/faults.h"
+#include "tessera/train/run/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace tessera::train {
+namespace {
+
+class PipelineRunTest : public TinyRunTest {
+ protected:
+  // Steps of 8 rows in micro-batches of one.
+  [[nodiscard]] static Words of_step(int steps) {
+    return {"--model.n_layers",
+            "4",
+            "--training.steps",
+            std::to_string(steps),
+            "--training.global_batch_size",
+            "8",
+            "--training.local_batch_size",
+            "1",
+            "--training.mixed_precision_param",
+            "float32",
+            "--lr_scheduler.decay_ratio",
+            "0",
+            "--sample.tokens",
+            "0"};
+  }
+  [[nodiscard]] static Words pipeline(int degree, const std::string& schedule) {
+    return {"--parallelism.pipeline_parallel_degree",
+            std::to_string(degree),
+            "--parallelism.pipeline_parallel_schedule",
+            schedule,
+            "--parallelism.pipeline_parallel_first_stage_less_layers",
+            "0",
+            "--parallelism.pipeline_parallel_last_stage_less_layers",
+            "0"};
+  }
+  // The losses and norms of a run on so many ranks.
+  std::vector<double> train_on(int ranks, const Words& words) {
+    EXPECT_EQ(run(joined(words, {"--ranks", std::to_string(ranks)})), 0) << err_.str();
+    const std::string dump = words[4];
+    std::vector<double> values = read_metrics(dump + "/metrics.jsonl", "loss").values;
+    const Curve norms = read_metrics(dump + "/metrics.jsonl", "grad_norm");
+    values.insert(values.end(), norms.values.begin(), norms.values.end());
+    return values;
+  }
+  void expect_equal_models(const std::string& a, const std::string& b) const {
+    const Session session;
+    const auto x = io::SafetensorsFile(path(a + "/model.safetensors")).read_all();
+    const auto y = io::SafetensorsFile(path(b + "/model.safetensors")).read_all();
+    ASSERT_EQ(x.size(), y.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_EQ(x[i].name, y[i].name);
+      EXPECT_EQ(x[i].tensor.values(), y[i].tensor.values()) << x[i].name;
+    }
+  }
+};
+
+TEST_F(PipelineRunTest, ChangesNoBitOfOneRank) {
+  const Words same =
+      joined(of_step(3), {"--checkpoint.enable", "false", "--training.max_norm", "inf"});
+  const std::vector<double> whole = train_on(1, train("one", same));
+  for (const auto& [degree, schedule] :
+       {std::pair(2, "1F1B"), {4, "1F1B"}, {2, "GPipe"}, {2, "Interleaved1F1B"}}) {
+    SCOPED_TRACE(concat(degree, " ranks, ", schedule));
+    const std::string dump = concat(schedule, degree);
+    const auto found = train_on(degree, train(dump, joined(same, pipeline(degree, schedule))));
+    ASSERT_EQ(found.size(), whole.size());
+    for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(found[i], whole[i], 1e-6 * whole[i]) << i;
+    expect_equal_models("one", dump);
+  }
+}
+
+TEST_F(PipelineRunTest, HasTheLossesOfOneRankOnMeshes) {
+  const std::vector<double> whole = train_on(1, train("one", of_step(5)));
+  const std::vector<Words> meshes{{"--parallelism.data_parallel_shard_degree", "2"},
+                                  {"--parallelism.data_parallel_replicate_degree", "2"},
+                                  {"--parallelism.context_parallel_degree", "2"},
+                                  {"--parallelism.tensor_parallel_degree", "2"}};
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    SCOPED_TRACE(meshes[i][0]);
+    const auto found = train_on(
+        4, train(concat("mesh", i), joined(of_step(5), joined(pipeline(2, "1F1B"), meshes[i]))));
+    ASSERT_EQ(found.size(), whole.size());
+    for (size_t j = 0; j < whole.size(); ++j)
+      EXPECT_NEAR(found[j], whole[j], 1e-5 * (1 + whole[j])) << j;
+  }
+}
+
+TEST_F(PipelineRunTest, GoesOnFromTheCheckpointOfAnotherPipeline) {
+  const Words same = joined(of_step(4), {"--training.max_norm", "inf", "--checkpoint.interval", "2",
+                                         "--checkpoint.keep_latest_k", "0"});
+  (void)train_on(1, train("straight", same));
+  const auto half = [&](const std::string& dump, int degree, const std::string& steps) {
+    Words words = train(dump, joined(same, {"--training.steps", steps}));
+    if (degree > 1) words = joined(words, pipeline(degree, "1F1B"));
+    (void)train_on(degree, words);
+  };
+  for (const auto& [first, second] : {std::pair(1, 2), {2, 4}, {4, 1}}) {
+    SCOPED_TRACE(concat("from ", first, " to ", second));
+    const std::string dump = concat("from", first);
+    half(dump, first, "2");
+    half(dump, second, "4");
+    const Session session;
+    const CheckpointReader x(CheckpointFolder(path("straight/checkpoint")).folder_of(4)),
+        y(CheckpointFolder(path(dump + "/checkpoint")).folder_of(4));
+    const auto a = x.read_all(x.manifest().optimizer), b = y.read_all(y.manifest().optimizer);
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      ASSERT_EQ(a[i].name, b[i].name);
+      EXPECT_EQ(a[i].tensor.values(), b[i].tensor.values()) << a[i].name;
+    }
+  }
+}
+
+TEST_F(PipelineRunTest, MixturesBalanceTheirExpertsOverStages) {
+  const Words moe{"--model.name",
+                  "qwen3",
+                  "--model.num_experts",
+                  "4",
+                  "--model.top_k",
+                  "2",
+                  "--model.moe_inter_dim",
+                  "16",
+                  "--model.load_balance_coeff",
+                  "0.01",
+                  "--model.balance_loss_coeff",
+                  "0.1",
+                  "--model.head_dim",
+                  "8"};
+  const Words same = joined(joined(moe, of_step(3)),
+                            {"--checkpoint.enable", "false", "--training.max_norm", "inf"});
+  const std::vector<double> whole = train_on(1, train("one", same));
+  const auto found = train_on(2, train("two", joined(same, pipeline(2, "Interleaved1F1B"))));
+  ASSERT_EQ(found.size(), whole.size());
+  for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(found[i], whole[i], 1e-6 * whole[i]) << i;
+  expect_equal_models("one", "two");
+  for (const std::string name : {"loss/load_balance", "moe/load_max_over_mean"}) {
+    EXPECT_EQ(read_metrics(path("one/metrics.jsonl"), name).values.size(), 3u) << name;
+    const std::vector<double> a = read_metrics(path("one/metrics.jsonl"), name).values,
+                              b = read_metrics(path("two/metrics.jsonl"), name).values;
+    ASSERT_EQ(a.size(), b.size()) << name;
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-6 * a[i]) << name;
+  }
+}
+
+TEST_F(PipelineRunTest, EvaluatesAndGeneratesOnPipelines) {
+  (void)train_on(1, train("one", of_step(3)));
+  const auto on = [&](const Words& command, int degree) {
+    EXPECT_EQ(
+        run(joined(command, {"--checkpoint", path("one"), "--ranks", std::to_string(degree),
+                             "--parallelism.pipeline_parallel_degree", std::to_string(degree)})),
+        0)
+        << err_.str();
+    return out_.str();
+  };
+  for (const Words& command : {Words{"generate", "--prompt", "the quick", "--tokens", "8"},
+                               Words{"eval", "--dataset_path", path("text.txt"), "--steps", "3"}}) {
+    const std::string whole = on(command, 1);
+    EXPECT_EQ(on(command, 2), whole);
+    EXPECT_EQ(on(command, 4), whole);
+  }
+}
+
+TEST_F(PipelineRunTest, WhatDoesNotFitIsSaidBeforeARun) {
+  const auto faults_with = [&](const Words& more, int ranks = 2) {
+    const Config c = config("bad", joined(of_step(2), joined(pipeline(2, "1F1B"), more)));
+    return faults(c, ranks);
+  };
+  EXPECT_TRUE(faults_with({}).empty());
+  const std::vector<std::pair<Words, std::string>> wrong{
+      {{"--parallelism.pipeline_parallel_degree", "3"},
+       "[--parallelism.pipeline_parallel_degree] 3 does not divide the 2 ranks: give a degree that "
+       "does, or start another number of ranks"},
+      {{"--parallelism.pipeline_parallel_microbatch_size", "3"},
+       "[--parallelism.pipeline_parallel_microbatch_size] 3 x 1 rank = 3 does not divide the 8 "
+       "rows of a step (--training.global_batch_size)"},
+      {{"--parallelism.module_fqns_per_model_part", "tok_embeddings layers.0,norm output"},
+       "[--parallelism.module_fqns_per_model_part] layers.1 is in no stage"},
+      {{"--parallelism.module_fqns_per_model_part",
+        "tok_embeddings layers.0 layers.1 layers.2 layers.3,layers.3 norm output"},
+       "[--parallelism.module_fqns_per_model_part] layers.3 is in two stages, or twice in one"},
+      {{"--parallelism.pipeline_parallel_layers_per_stage", "1", "--model.n_layers", "5"},
+       "[--parallelism.pipeline_parallel_layers_per_stage] 1 of 5 layers, with embedding and head "
+       "counted, are 5 stages, not the same number on each of 2 ranks: give 3 for one stage a "
+       "rank"},
+  };
+  for (const auto& [words, fault] : wrong) {
+    const std::vector<std::string> found = faults_with(words);
+    EXPECT_EQ(found, std::vector{fault});
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train
