@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `tessera` program with one more family and recipe: `own_model train --recipe bigram ...`.
-// Without arguments it trains on its own source and checks that the loss falls.
+// The `tessera` program with two more families and a recipe for each: `own_model train --recipe
+// parallel_blocks ...`. Without arguments it trains both on its own source and checks that the
+// losses fall.
 #include "bigram.h"
+#include "parallel_blocks.h"
 
 #include <iostream>
 #include <sstream>
@@ -10,35 +12,49 @@
 
 using namespace tessera;
 
-int main(int argc, char** argv) {
-  const std::vector<std::pair<std::string, own::Bigram::Config>> sizes{{"tiny", {}},
-                                                                       {"wide", {.dim = 256}}};
-  train::Catalogue catalogue;
-  const models::Family bigram =
-      models::family<own::Bigram>("bigram", "the next token from the last", sizes);
-  catalogue.families.push_back(bigram);
-  catalogue.recipes.push_back({"bigram", "a bigram on bytes", [bigram] {
+// Adds the family, of one size, and a recipe of its name.
+template <class Model>
+void add(train::Catalogue& catalogue, const std::string& name, const std::string& description,
+         double lr) {
+  const std::vector<std::pair<std::string, typename Model::Config>> sizes{{"tiny", {}}};
+  const models::Family family = models::family<Model>(name, description, sizes);
+  catalogue.families.push_back(family);
+  catalogue.recipes.push_back({name, description + ", on bytes", [name, family, lr] {
                                  train::Config c;
-                                 c.recipe = "bigram";
-                                 c.model = bigram.flavor("tiny");
+                                 c.recipe = name;
+                                 c.model = family.flavor("tiny");
                                  c.training.steps = 30;
                                  c.training.mixed_precision_param = DType::f32;
                                  c.training.seq_len = 64;
                                  c.lr_scheduler.warmup_steps = 2;
-                                 c.optimizer.lr = 3e-2;
+                                 c.optimizer.lr = lr;
                                  c.sample.tokens = 20;
                                  return c;
                                }});
-  std::vector<std::string> words(argv + 1, argv + argc);
-  if (!words.empty()) return train::run_program(words, catalogue);
+}
 
-  const std::string dump = concat(argv[0], "_out");
-  words = {"train",  "--recipe",      "bigram", "--dataloader.path",
-           __FILE__, "--dump_folder", dump,     "--overwrite"};
+// 0: the loss falls, and the model writes on.
+int try_out(const std::string& recipe, const std::string& dump, const train::Catalogue& catalogue) {
+  std::vector<std::string> words{"train",  "--recipe",      recipe, "--dataloader.path",
+                                 __FILE__, "--dump_folder", dump,   "--overwrite"};
   if (train::run_cli(words, std::cout, std::cerr, catalogue) != 0) return 1;
   const train::Curve loss = train::read_metrics(dump + "/metrics.jsonl", "loss");
   words = {"generate", "--checkpoint", dump, "--prompt", "int ", "--tokens", "5"};
   std::ostringstream text;
   if (train::run_cli(words, text, std::cerr, catalogue) != 0) return 2;
   return loss.values.back() < loss.values.front() - 1 && text.str().starts_with("int ") ? 0 : 3;
+}
+
+int main(int argc, char** argv) {
+  train::Catalogue catalogue;
+  add<own::Bigram>(catalogue, "bigram", "the next token from the last", 3e-2);
+  add<own::ParallelBlocks>(catalogue, "parallel_blocks",
+                           "a transformer whose attention and feed-forward run side by side", 3e-3);
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (!words.empty()) return train::run_program(words, catalogue);
+  for (const std::string recipe : {"bigram", "parallel_blocks"}) {
+    if (const int status = try_out(recipe, concat(argv[0], "_out/", recipe), catalogue))
+      return status;
+  }
+  return 0;
 }
