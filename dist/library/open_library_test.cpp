@@ -25,8 +25,8 @@ TEST(OpenLibrary, WhatCannotBeUsedIsNamedWithItsRemedy) {
       EXPECT_EQ(&table_of<Api>(opened, version, "libtessera_none.so", "build it"), entry());
     });
   };
-  EXPECT_EQ(error(3), "[launch] libtessera_none.so cannot be used: " + opened.why_not +
-                          "; build it");
+  EXPECT_EQ(error(3),
+            "[launch] libtessera_none.so cannot be used: " + opened.why_not + "; build it");
   opened.symbol = reinterpret_cast<void*>(&entry);
   EXPECT_EQ(error(3), "nothing was thrown");
   EXPECT_EQ(error(4),

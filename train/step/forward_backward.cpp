@@ -23,22 +23,6 @@ void add_to(Tensor& sum, const Tensor& part) {
   sum = sum.defined() ? sum + part.detach() : part.detach();
 }
 
-// The loss of a micro-batch as its part of the step's, added to `output`.
-Tensor forward(models::LanguageModel& model, const PlacedBatch& batch, const LossScale& scale,
-               StepOutput& output) {
-  const models::Loss loss = model.loss(batch.tokens, batch.targets, batch.metadata);
-  Tensor total = loss.sum * scale.of_targets;
-  output.values.add(std::string(kLossValue), total);
-  for (const auto& [name, sum] : loss.auxiliary) {
-    const Tensor term = sum * scale.of_tokens;
-    output.values.add("loss/" + name, term);
-    total = total + term;
-  }
-  add_to(output.load, loss.load);
-  add_to(output.not_finite, loss.not_finite);
-  return total;
-}
-
 // The terms of auxiliary losses, added to `values`, and their sum; undefined: none.
 Tensor auxiliary_terms(const std::vector<models::NamedValue>& losses, const LossScale& scale,
                        StepValues& values) {
@@ -49,6 +33,18 @@ Tensor auxiliary_terms(const std::vector<models::NamedValue>& losses, const Loss
     total = total.defined() ? total + term : term;
   }
   return total;
+}
+
+// The loss of a micro-batch as its part of the step's, added to `output`.
+Tensor forward(models::LanguageModel& model, const PlacedBatch& batch, const LossScale& scale,
+               StepOutput& output) {
+  const models::Loss loss = model.loss(batch.tokens, batch.targets, batch.metadata);
+  const Tensor total = loss.sum * scale.of_targets;
+  output.values.add(std::string(kLossValue), total);
+  const Tensor auxiliary = auxiliary_terms(loss.auxiliary, scale, output.values);
+  add_to(output.load, loss.load);
+  add_to(output.not_finite, loss.not_finite);
+  return auxiliary.defined() ? total + auxiliary : total;
 }
 
 // The losses that this rank's stages gave, and those of other ranks, equal on all ranks.
