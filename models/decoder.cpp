@@ -166,7 +166,8 @@ StageOutput Decoder::stage(const TensorList& inputs, const Metadata& metadata) c
 
 TensorList Decoder::stage_of(const Tensor& x, const Metadata& metadata) const {
   Routed routed;
-  const Tensor h = apply_layers(x, metadata, nullptr, &routed);
+  Tensor h = apply_layers(x, metadata, nullptr, &routed);
+  if (!has_head_ || !head().module) h = finish(h);  // a norm that is not in the head's stage
   if (routed.load.empty()) return {h};
   return {h, stack(routed.load), stack(routed.sums)};
 }
@@ -316,8 +317,8 @@ TensorList Decoder::next_stage(const TensorList& inputs, const Tensor& tokens, C
 
 Tensor Decoder::next_stage_of(const Tensor& x, const Metadata& metadata, Cache* cache) const {
   const Tensor features = apply_layers(x, metadata, cache);
-  if (!has_head_ || !head().module) return features;
   const Tensor h = finish(features);
+  if (!has_head_ || !head().module) return h;
   const Tensor last = cache->cut ? cache->cut->last(h) : slice(h, 1, {h.size(1) - 1});
   const Tensor y = head_of(last);  // (B, 1, V)
   if (!y.is_distributed()) return y;

@@ -152,8 +152,8 @@ template <class Block, class Norm> class UniformDecoder : public Decoder {
     return all;
   }
 
-  // A stage of a pipeline lacks some of these. With tied embeddings the first and the last stage
-  // both hold tok_embeddings.
+  // A stage of a pipeline lacks some of these. With tied embeddings the stages that keep
+  // tok_embeddings and output both hold tok_embeddings.
   std::optional<nn::Embedding> tok_embeddings;
   nn::ModuleList<Block> layers;
   std::optional<Norm> norm;

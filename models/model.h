@@ -125,8 +125,9 @@ class TESSERA_API LanguageModel : public nn::Module {
   /// Drops the parts that are not among `names`: this model is a stage then. Called before passes
   /// over its modules. ValueError: a name that is no part; UsageError: the model is wrapped.
   virtual void keep(std::span<const std::string> names);
-  /// The embedding and the layers that are present. `inputs`: {tokens} of the first stage, else
-  /// `next` of the stage before. UsageError: the family has no stages.
+  /// The embedding and the layers that are present, and a final norm without the head. `inputs`:
+  /// {tokens} of the first stage, else `next` of the stage before. UsageError: the family has no
+  /// stages.
   [[nodiscard]] virtual StageOutput stage(const TensorList& inputs, const Metadata& metadata) const;
   /// The final norm, the head and the loss, from `next` of the last stage; without auxiliary
   /// losses. UsageError as of stage().

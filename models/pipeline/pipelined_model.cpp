@@ -91,22 +91,21 @@ void PipelinedModel::step(std::span<const StepBatch> batches, const StepPasses& 
   add_shared_gradients();
 }
 
-// Both ranks add in the order of the stages, so that the weight stays equal.
+// A sum of two has the same bits on both ranks, so the weight stays equal.
 void PipelinedModel::add_shared_gradients() {
   const NoGrad guard;
   for (nn::NamedParameter& p : nn::named_parameters(*this)) {
     const std::vector<int>& holders = holders_.at(p.name);
     if (holders.size() == 1) continue;
-    const bool first = holders[0] == ranks_.rank();
-    const int other = holders[first ? 1 : 0];
+    const int other = holders[holders[0] == ranks_.rank() ? 1 : 0];
     Tensor mine = p.tensor.grad();
     if (!mine.defined()) mine = zeros_like(p.tensor);
     const Tensor sent = contiguous(mine.is_distributed() ? local(mine) : mine);
-    const Tensor theirs = empty(sent.shape(), sent.dtype(), sent.device());
+    const Tensor received = empty(sent.shape(), sent.dtype(), sent.device());
     const Ref<Work> sending = send(ranks_.along, ranks_.axis, sent, other);
-    recv(ranks_.along, ranks_.axis, theirs, other)->wait();
+    recv(ranks_.along, ranks_.axis, received, other)->wait();
     sending->wait();
-    const Tensor sum = first ? sent + theirs : theirs + sent;
+    const Tensor sum = sent + received;
     p.tensor.set_grad(mine.is_distributed() ? make_distributed(sum, mine.shape(), layout_of(mine))
                                             : sum);
   }

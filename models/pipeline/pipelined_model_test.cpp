@@ -30,6 +30,7 @@ struct Case {
   std::string schedule = "1F1B";
   ScheduleShape shape = {};
   nn::ActivationCheckpointConfig checkpoint = {};
+  Split split = {};  // none: by split_parts
 };
 
 struct Result {
@@ -121,9 +122,10 @@ void expect_equal_bits(const Case& c) {
   test::on_ranks(c.shape.ranks, [&](World& world) {
     const PipelineSchedule schedule = make_schedule(c.schedule, c.shape);
     const ModelConfig config = config_of(c.family);
-    PipelinedModel model([&] { return config.make(); },
-                         split_parts(config.make()->parts(), c.shape.stages()), schedule,
-                         Mesh::make({{"pp", c.shape.ranks}}));
+    PipelinedModel model(
+        [&] { return config.make(); },
+        c.split.empty() ? split_parts(config.make()->parts(), c.shape.stages()) : c.split, schedule,
+        Mesh::make({{"pp", c.shape.ranks}}));
     nn::initialize(model, 3);
     for (const auto& stage : model.stages())
       nn::apply_activation_checkpoint(stage.model->units(), c.checkpoint);
@@ -154,6 +156,37 @@ void expect_equal_bits(const Case& c) {
   });
 }
 
+// Forward, loss and cached generation through stages that lie on ranks in turn.
+void expect_equal_whole(const std::string& family, const Split& split) {
+  const ModelConfig config = config_of(family);
+  test::on_ranks(2, [&](World&) {
+    const NoGrad guard;
+    const auto whole = config.make();
+    PipelineSchedule schedule{.ranks = {{}, {}}, .micro_batches = 1};
+    for (size_t i = 0; i < split.size(); ++i)
+      schedule.rank_of_stage.push_back(static_cast<int>(i % 2));
+    PipelinedModel model([&] { return config.make(); }, split, schedule, Mesh::make({{"pp", 2}}));
+    nn::initialize(*whole, 3);
+    nn::initialize(model, 3);
+    const nn::EvalMode eval(*whole), eval_stages(model);
+    const Tensor tokens = tokens_of(0), targets = targets_of(0);
+    const Metadata m = whole->metadata(kLength);
+    EXPECT_EQ(model.forward(tokens, m).values(), whole->forward(tokens, m).values());
+    EXPECT_EQ(model.logits(model.features(tokens, m)).values(), whole->forward(tokens, m).values());
+    const Loss a = model.loss(tokens, targets, m), b = whole->loss(tokens, targets, m);
+    EXPECT_EQ(a.sum.item(), b.sum.item());
+    EXPECT_EQ(a.count.item(), b.count.item());
+    Cache cache = model.make_cache(kLength), cache_of_whole = whole->make_cache(kLength);
+    for (const auto& [begin, end] : {std::pair(0, 3), {3, 4}, {4, 6}}) {
+      const Tensor part = slice(tokens, 1, {begin, end});
+      EXPECT_EQ(model.next_logits(part, cache).values(),
+                whole->next_logits(part, cache_of_whole).values());
+    }
+    EXPECT_EQ(cache.layers[0].length, kLength);
+    EXPECT_EQ(model.flops(std::vector<int64_t>{6}), whole->flops(std::vector<int64_t>{6}));
+  });
+}
+
 TEST(PipelinedModel, HasTheBitsOfOneRankUnderEverySchedule) {
   for (const std::string family : {"llama3", "gpt2", "moe"}) {
     for (const std::string schedule : {"GPipe", "1F1B"}) {
@@ -163,6 +196,35 @@ TEST(PipelinedModel, HasTheBitsOfOneRankUnderEverySchedule) {
     for (const std::string schedule : {"LoopedBFS", "Interleaved1F1B"})
       expect_equal_bits({family, schedule, {2, 2, 4}});
   }
+}
+
+// The final norm may be in another stage than the head.
+TEST(PipelinedModel, SplitsAnywhere) {
+  const Split split{
+      {"tok_embeddings"},
+      {"layers.0", "layers.1", "layers.2", "layers.3", "layers.4", "layers.5", "norm"},
+      {"output"}};
+  for (const std::string family : {"llama3", "moe"}) {
+    expect_equal_bits({family, "1F1B", {3, 1, 3}, {}, split});
+    expect_equal_whole(family, split);
+  }
+}
+
+TEST(PipelinedModel, AStepAfterOneThatFailedIsRefused) {
+  const ModelConfig config = config_of("llama3");
+  test::on_ranks(1, [&](World&) {
+    PipelinedModel model([&] { return config.make(); }, split_parts(config.make()->parts(), 2),
+                         make_schedule("LoopedBFS", {1, 2, 1}), Mesh::make({{"pp", 1}}));
+    nn::initialize(model, 3);
+    const std::vector<StepBatch> batches{{tokens_of(0), targets_of(0), model.metadata(kLength)}};
+    StepPasses passes{.begin = [](int) { throw ValueError("no such micro-batch"); },
+                      .loss = [](const Loss& loss) { return loss.sum; },
+                      .auxiliary = [](size_t, const StageOutput&) { return Tensor(); }};
+    EXPECT_THROW(model.step(batches, passes), ValueError);
+    passes.begin = [](int) {};
+    EXPECT_EQ(test::error_of([&] { model.step(batches, passes); }),
+              "[pipeline] a step has failed, and its messages may still come: make it anew");
+  });
 }
 
 TEST(PipelinedModel, RecomputesAsOneRankDoes) {
@@ -175,36 +237,9 @@ TEST(PipelinedModel, RecomputesAsOneRankDoes) {
   }
 }
 
-// Forward, loss and cached generation through the stages, each stage on its rank.
 TEST(PipelinedModel, IsAModelAsAnyOther) {
-  for (const std::string family : {"llama3", "gpt2"}) {
-    const ModelConfig config = config_of(family);
-    test::on_ranks(2, [&](World&) {
-      const NoGrad guard;
-      const auto whole = config.make();
-      PipelinedModel model([&] { return config.make(); }, split_parts(whole->parts(), 4),
-                           make_schedule("LoopedBFS", {2, 2, 2}), Mesh::make({{"pp", 2}}));
-      nn::initialize(*whole, 3);
-      nn::initialize(model, 3);
-      const nn::EvalMode eval(*whole), eval_stages(model);
-      const Tensor tokens = tokens_of(0), targets = targets_of(0);
-      const Metadata m = whole->metadata(kLength);
-      EXPECT_EQ(model.forward(tokens, m).values(), whole->forward(tokens, m).values());
-      EXPECT_EQ(model.logits(model.features(tokens, m)).values(),
-                whole->forward(tokens, m).values());
-      const Loss a = model.loss(tokens, targets, m), b = whole->loss(tokens, targets, m);
-      EXPECT_EQ(a.sum.item(), b.sum.item());
-      EXPECT_EQ(a.count.item(), b.count.item());
-      Cache cache = model.make_cache(kLength), cache_of_whole = whole->make_cache(kLength);
-      for (const auto& [begin, end] : {std::pair(0, 3), {3, 4}, {4, 6}}) {
-        const Tensor part = slice(tokens, 1, {begin, end});
-        EXPECT_EQ(model.next_logits(part, cache).values(),
-                  whole->next_logits(part, cache_of_whole).values());
-      }
-      EXPECT_EQ(cache.layers[0].length, kLength);
-      EXPECT_EQ(model.flops(std::vector<int64_t>{6}), whole->flops(std::vector<int64_t>{6}));
-    });
-  }
+  for (const std::string family : {"llama3", "gpt2"})
+    expect_equal_whole(family, split_parts(config_of(family).make()->parts(), 4));
 }
 
 // Parameters of a stage stay whole over all micro-batches: gathered once and reduced once a step.

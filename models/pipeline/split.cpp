@@ -8,8 +8,6 @@
 namespace tessera::models {
 namespace {
 
-bool is_layer(const std::string& part) { return part.starts_with("layers."); }
-
 std::string list_of(std::span<const std::string> names) {
   std::string list;
   for (const std::string& name : names) list += concat(list.empty() ? "" : ", ", name);
@@ -17,6 +15,8 @@ std::string list_of(std::span<const std::string> names) {
 }
 
 }  // namespace
+
+bool is_layer(const std::string& part) { return part.starts_with("layers."); }
 
 Split split_parts(std::span<const std::string> parts, int64_t stages, const SplitWeights& weights) {
   const auto begin = std::ranges::find_if(parts, is_layer);

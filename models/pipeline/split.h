@@ -20,9 +20,11 @@ struct SplitWeights {
   int64_t first = 1, last = 1;
 };
 
+/// Whether a part is one of the layers.
+[[nodiscard]] TESSERA_API bool is_layer(const std::string& part);
 /// Splits `parts` (LanguageModel::parts) into stages: all get equally many layers, those at the
-/// front one more if some are left. ValueError: a stage would have no layer; it says how many
-/// stages fit.
+/// front one more if some are left; the last one may have the head alone. ValueError: more stages
+/// than that allows; it says how many fit.
 [[nodiscard]] TESSERA_API Split split_parts(std::span<const std::string> parts, int64_t stages,
                                             const SplitWeights& weights = {});
 /// What is wrong with a split that was written by hand, a sentence; empty: nothing. A part in two

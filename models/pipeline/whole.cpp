@@ -62,9 +62,9 @@ void save_whole(LanguageModel& model, const std::string& path, const io::Metadat
     const int holder = pipelined->holder_of(name);
     const bool holds = holder == ranks.rank();
     if (holds) t = to_device(contiguous(t.is_distributed() ? full_tensor(t) : t.detach()), kCpu);
-    if (!front || holder == 0) continue;
-    if (holds) send(ranks.along, ranks.axis, t, 0)->wait();
-    if (!first) continue;
+    if (front && holds && !first) send(ranks.along, ranks.axis, t, 0)->wait();
+    if (!front || !first) t = Tensor();
+    if (!front || !first || holds) continue;
     t = empty(forms[i].tensor.shape(), forms[i].tensor.dtype());
     recv(ranks.along, ranks.axis, t, holder)->wait();
   }

@@ -24,18 +24,18 @@ std::vector<Tensor> grads_of(const std::vector<Tensor>& parameters) {
 namespace {
 
 // The norm over the gradients of all ranks of the group.
-Tensor joined(const Tensor& own, ProcessGroup& others) {
-  const Tensor wide = cast(own, DType::f64);
+Tensor joined(const Tensor& own, const OtherRanks& others) {
+  const Tensor wide = cast(to_device(own, others.device), DType::f64);
   const Tensor squares = wide * wide;
-  others.all_reduce(squares);
+  others.group->all_reduce(squares);
   return cast(sqrt(squares), own.dtype());
 }
 
 GradNorm norm_of(std::string_view who, const std::vector<Tensor>& grads, double max_norm,
-                 ProcessGroup* others = nullptr) {
+                 const OtherRanks& others = {}) {
   if (!(max_norm > 0)) fail<ValueError>(who, "max_norm must be above 0: given ", max_norm);
   const NoGrad guard;
-  const Tensor before = others ? joined(norm(grads), *others) : norm(grads);
+  const Tensor before = others.group ? joined(norm(grads), others) : norm(grads);
   const Tensor size = affine(cast(before, DType::f64), 1, 1e-6);
   const Tensor factor = div(full({}, max_norm, DType::f64, before.device()), size);
   return {before, where(isfinite(before), clamp(factor, {.max = 1}), 1)};
@@ -43,7 +43,8 @@ GradNorm norm_of(std::string_view who, const std::vector<Tensor>& grads, double 
 
 }  // namespace
 
-GradNorm grad_norm(const std::vector<Tensor>& parameters, double max_norm, ProcessGroup* others) {
+GradNorm grad_norm(const std::vector<Tensor>& parameters, double max_norm,
+                   const OtherRanks& others) {
   return norm_of("grad_norm", grads_of(parameters), max_norm, others);
 }
 

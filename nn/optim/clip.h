@@ -21,14 +21,19 @@ struct GradNorm {
   Tensor norm;    ///< () f32: the total 2-norm
   Tensor factor;  ///< () f64: at most 1, and 1 where the norm is NaN or infinity
 };
+/// Ranks that have other parameters of a model, this one among them, and the device of its own.
+struct OtherRanks {
+  ProcessGroup* group = nullptr;
+  Device device = kCpu;
+};
 /// The total 2-norm of the gradients of `parameters`, and the factor by which it is at most
 /// `max_norm`, for Optimizer::step(). The gradients stay as they are. Each element of a distributed
-/// gradient counts once; parameters without a gradient are skipped. `others`: ranks whose gradients
-/// belong to the same model and are others than this rank's, as those of a pipeline. ValueError
+/// gradient counts once; parameters without a gradient are skipped. `others`: ranks that have other
+/// parameters of the same model, as in a pipeline. ValueError
 /// unless max_norm > 0; LayoutError for partial gradients, and for plain ones beside distributed
 /// ones.
 [[nodiscard]] TESSERA_API GradNorm grad_norm(const std::vector<Tensor>& parameters, double max_norm,
-                                             ProcessGroup* others = nullptr);
+                                             const OtherRanks& others = {});
 /// Scales the gradients of `parameters` in place so that their total 2-norm is at most `max_norm`
 /// -> the norm before clipping, () f32 and plain: neither it nor the factor is read on the host.
 /// With a norm of NaN or infinity the gradients stay as they are. Else as grad_norm(), whose factor

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of a stage's parameters are reduced with its last backward, as those of micro-batches
-// without a pipeline are, so REDUCE_GRAD has nothing left to do.
+// Gradients of a stage's parameters are reduced with its last backward, as without a pipeline, so
+// REDUCE_GRAD has nothing left to do.
 #include "tessera/nn/pipeline/pipeline.h"
 
 #include "tessera/autograd/autograd.h"
@@ -51,15 +51,11 @@ Pipeline::Pipeline(const PipelineSchedule& schedule, PipelineRanks ranks)
     fail<UsageError>(kWho, "the schedule is for ", counted(schedule.ranks.size(), "rank"),
                      ", and the group has ", ranks_.size());
   }
-  actions_ = all_actions(schedule)[static_cast<size_t>(ranks_.rank())];
-  for (const Action& action : actions_) {
-    for (const Action& part : parts_of(action)) {
-      if (part.kind != ActionKind::backward_input && part.kind != ActionKind::backward_weight)
-        continue;
-      fail<UsageError>(kWho, text(part),
-                       " is a part of a backward: only schedules with whole ones (B) run");
-    }
+  if (const auto part = first_split_backward(schedule)) {
+    fail<UsageError>(kWho, text(*part),
+                     " is a part of a backward: only schedules with whole ones (B) run");
   }
+  actions_ = all_actions(schedule)[static_cast<size_t>(ranks_.rank())];
 }
 
 void Pipeline::check(const std::map<int, PipelineStage>& stages) const {
@@ -77,6 +73,8 @@ void Pipeline::check(const std::map<int, PipelineStage>& stages) const {
 void Pipeline::step(const std::map<int, PipelineStage>& stages, const Shape& micro_batch,
                     Device device, const Around& around) {
   check(stages);
+  if (std::exchange(failed_, true))
+    fail<UsageError>(kWho, "a step has failed, and its messages may still come: make it anew");
   in_flight_.clear();
   ended_.clear();
   messages_.begin(micro_batch, device);
@@ -88,6 +86,7 @@ void Pipeline::step(const std::map<int, PipelineStage>& stages, const Shape& mic
     }
   }
   messages_.finish();
+  failed_ = false;
 }
 
 Pipeline::InFlight& Pipeline::at(const Action& action) {
@@ -132,7 +131,8 @@ void Pipeline::forward(const PipelineStage& on, const Action& action) {
   StageResult result = on.forward(micro_batch, now.inputs);
   const bool last = stage + 1 == ranks_.stages();
   for (Tensor& t : result.outputs) t = without_pending_sums(t);
-  if (result.auxiliary.defined()) {
+  const bool adds = result.auxiliary.defined() && result.auxiliary.requires_grad();
+  if (adds) {
     const NoGrad guard;
     now.auxiliary_gradient = full_like(result.auxiliary, 1);
   }
@@ -143,7 +143,7 @@ void Pipeline::forward(const PipelineStage& on, const Action& action) {
       now.forms.push_back(form_of(t));
     }
   }
-  if (result.auxiliary.defined()) now.roots.emplace_back(result.auxiliary);
+  if (adds) now.roots.emplace_back(result.auxiliary);
   if (!last && ranks_.has(stage + 1))
     in_flight_[{stage + 1, micro_batch}].inputs = leaves_of(result.outputs);
   else now.outputs = std::move(result.outputs);
@@ -155,9 +155,11 @@ void Pipeline::backward(const PipelineStage& on, const Action& action) {
   const MicroBatch micro(++ended_[stage] == micro_batches_);
   if (stage + 1 == ranks_.stages()) {
     const Tensor loss = on.loss(micro_batch, std::exchange(now.outputs, {}));
-    now.roots.insert(now.roots.begin(), GraphRoot(loss));
-    const NoGrad guard;
-    now.gradients = {full_like(loss, 1)};
+    if (loss.requires_grad()) {
+      now.roots.insert(now.roots.begin(), GraphRoot(loss));
+      const NoGrad guard;
+      now.gradients = {full_like(loss, 1)};
+    }
   }
   if (now.auxiliary_gradient.defined()) now.gradients.push_back(now.auxiliary_gradient);
   if (!now.roots.empty()) tessera::backward(now.roots, now.gradients);

@@ -44,7 +44,7 @@ class TESSERA_API Pipeline {
   /// One step: forward and backward of all micro-batches, each of the shape `micro_batch`, which is
   /// equal on all ranks, through the stages of this rank, by number. Collective over the ranks.
   /// Throws the errors of stages and messages. UsageError: a stage that is missing or another
-  /// rank's, the last one without a loss.
+  /// rank's, the last one without a loss; an earlier step that threw.
   void step(const std::map<int, PipelineStage>& stages, const Shape& micro_batch,
             Device device = kCpu, const Around& around = {});
   /// For what goes through the stages without a schedule.
@@ -73,6 +73,7 @@ class TESSERA_API Pipeline {
   StageMessages messages_;
   std::map<Place, InFlight> in_flight_;
   std::map<int, int> ended_;  // backwards of each stage in this step
+  bool failed_ = false;       // a step threw, and others may have sent what nobody has received
 };
 
 }  // namespace tessera::nn

@@ -85,6 +85,8 @@ std::vector<TensorForm> forms_in(const Tensor& description) {
   return forms;
 }
 
+bool recorded() { return Context::current().grad_enabled; }
+
 // What this rank has of a tensor.
 Tensor bytes_of(const Tensor& x) {
   const NoGrad guard;
@@ -107,9 +109,7 @@ void StageMessages::begin(const Shape& micro_batch, Device device) {
   shape_.assign(micro_batch.begin(), micro_batch.end());
 }
 
-StageMessages::Key StageMessages::key(int stage) const {
-  return {stage, shape_, Context::current().grad_enabled};
-}
+StageMessages::Key StageMessages::key(int stage) const { return {stage, shape_}; }
 
 int StageMessages::tag(int stage, bool forward, int micro_batch) const {
   return (2 * stage + (forward ? 0 : 1)) * micro_batches_ + micro_batch;
@@ -138,7 +138,7 @@ Tensor StageMessages::receive(const TensorForm& form, int from, int tag) const {
 void StageMessages::send_forward(int stage, int micro_batch, const TensorList& outputs) {
   const int to = ranks_.rank_of(stage + 1);
   const int with = tag(stage + 1, true, micro_batch);
-  if (described_.insert(key(stage + 1)).second)
+  if (!recorded() || described_.insert(key(stage + 1)).second)
     sent_.push_back(tessera::send(ranks_.along, ranks_.axis, description_of(outputs), to, with));
   for (const Tensor& t : outputs) send(t, to, with);
 }
@@ -146,14 +146,17 @@ void StageMessages::send_forward(int stage, int micro_batch, const TensorList& o
 TensorList StageMessages::receive_forward(int stage, int micro_batch) {
   const int from = ranks_.rank_of(stage - 1);
   const int with = tag(stage, true, micro_batch);
-  const auto [at, unknown] = inputs_.try_emplace(key(stage));
-  if (unknown) {
+  std::vector<TensorForm> forms;
+  if (const auto known = inputs_.find(key(stage)); recorded() && known != inputs_.end()) {
+    forms = known->second;
+  } else {
     const Tensor description = empty_description();
     recv(ranks_.along, ranks_.axis, description, from, with)->wait();
-    at->second = forms_in(description);
+    forms = forms_in(description);
+    if (recorded()) inputs_[key(stage)] = forms;
   }
   TensorList inputs;
-  for (const TensorForm& form : at->second) {
+  for (const TensorForm& form : forms) {
     inputs.push_back(receive(form, from, with));
     if (form.requires_grad) inputs.back().set_requires_grad();
   }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // StageMessages: tensors between the stages of a pipeline, and their gradients on the way back.
-// What a stage gives for a shape of micro-batch is described once by a message of its own; later
-// micro-batches of that shape send bytes alone. Nobody waits for a send, and a receive waits when
-// its bytes are used.
+// What a stage gives in training for a shape of micro-batch is described once by a message of its
+// own; later micro-batches of that shape send bytes alone. Without recorded gradients each message
+// is described: what is asked of a model differs between calls of one shape. Nobody waits for a
+// send, and a receive waits when its bytes are used.
 #pragma once
 
 #include "tessera/dist/layout.h"
@@ -10,7 +11,7 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace tessera::nn {
@@ -42,11 +43,10 @@ class TESSERA_API StageMessages {
  public:
   StageMessages(PipelineRanks ranks, int micro_batches);
 
-  /// The shape of the micro-batches from now on, equal on all ranks, which decides what stages
-  /// give, and the device of this rank's.
+  /// The shape of the micro-batches from now on, equal on all ranks, and the device that this rank
+  /// computes on.
   void begin(const Shape& micro_batch, Device device);
-  /// Sends what `stage` gives, without pending sums, to the stage after it. UsageError: more than 8
-  /// tensors.
+  /// Sends what `stage` gives to the stage after it. UsageError: more than 8 tensors.
   void send_forward(int stage, int micro_batch, const TensorList& outputs);
   /// The inputs of `stage` from the stage before it: leaves, which require grad if they did there.
   [[nodiscard]] TensorList receive_forward(int stage, int micro_batch);
@@ -57,13 +57,12 @@ class TESSERA_API StageMessages {
                                             std::span<const TensorForm> outputs);
   /// The tensors that the last stage gives, on all ranks; others pass none. Not recorded.
   [[nodiscard]] TensorList from_last(const TensorList& results);
-  /// Waits until everything that was sent has left. Throws the errors of messages.
+  /// Waits until all messages have left. Throws their errors.
   void finish();
-  [[nodiscard]] const PipelineRanks& ranks() const { return ranks_; }
 
  private:
-  /// A stage, the shape of its micro-batch, and whether gradients are recorded.
-  using Key = std::tuple<int, std::vector<int64_t>, bool>;
+  /// A stage, and the shape of its micro-batch.
+  using Key = std::pair<int, std::vector<int64_t>>;
   [[nodiscard]] Key key(int stage) const;
   [[nodiscard]] int tag(int stage, bool forward, int micro_batch) const;
   [[nodiscard]] Tensor receive(const TensorForm& form, int from, int tag) const;

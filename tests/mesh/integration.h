@@ -7,7 +7,7 @@
 // - 1d_compile, 1d_compile_sac_op, 2d_compile, 2d_asynctp_compile, 3d_compile, fsdp_symm_mem,
 //   dist_gemm, float8_*: there is no compiler, and no such kernel on a CPU;
 // - model_only_hf_checkpoint: train/run/initial_hf_test.cpp saves and loads them on meshes;
-// - pp_*, validation_tp_cp_pp, cpu_offload+*: no pipeline, no offload;
+// - pp_*, validation_tp_cp_pp: the trainer's tests of pipelines; cpu_offload+*: no offload;
 // - the chunked loss of 2d_eager: the loss is computed in chunks of tokens, without a flag;
 // - optimizer_foreach: there is one implementation of AdamW, which is fused over all tensors;
 // - override_fused_swiglu: the fused SwiGLU is the only one;

@@ -178,9 +178,9 @@ TEST(Summary, LayersThatAreAlikeAreOneLine) {
   EXPECT_NE(table.find("tok_embeddings"), std::string::npos);
   nn::set_requires_grad(model.layers[1], false);
   EXPECT_NE(layer_summary(model).find("layers.0 to 2"), std::string::npos);
-  EXPECT_NE(total_summary(model, 1024).find("of them trained); memory: parameters "),
+  EXPECT_NE(total_summary(model, model, 1024).find("of them trained); memory: parameters "),
             std::string::npos);
-  EXPECT_NE(total_summary(model, 1024).find("optimizer 1.0 KiB"), std::string::npos);
+  EXPECT_NE(total_summary(model, model, 1024).find("optimizer 1.0 KiB"), std::string::npos);
 }
 
 TEST(Summary, ShardedLayersHaveTheirLayoutsAndThePlan) {

@@ -95,13 +95,13 @@ ParameterCounts count_parameters(nn::Module& model) {
   return counts;
 }
 
-std::string total_summary(nn::Module& model, int64_t optimizer_bytes) {
+std::string total_summary(nn::Module& whole, nn::Module& own, int64_t optimizer_bytes) {
   int64_t parameters = 0, gradients = 0;
-  for (const auto& p : nn::named_parameters(model)) {
+  for (const auto& p : nn::named_parameters(own)) {
     parameters += bytes_of_one(p.tensor);
     gradients += p.tensor.requires_grad() ? bytes_of_one(p.tensor) : 0;
   }
-  const auto [trained, all] = count_parameters(model);
+  const auto [trained, all] = count_parameters(whole);
   std::string text = with_separators(all) + " parameters";
   if (trained != all) text += fmt::format(" ({} of them trained)", with_separators(trained));
   return text + fmt::format("; memory: parameters {}, gradients {}, optimizer {}, {} together",

@@ -20,8 +20,9 @@ struct ParameterCounts {
 TESSERA_API ParameterCounts count_parameters(nn::Module& model);
 
 /// `5,243,392 parameters; memory: parameters 20.0 MiB, gradients 20.0 MiB, optimizer 40.0 MiB, 80.0
-/// MiB together`, with `optimizer_bytes` of optimizer states.
-TESSERA_API std::string total_summary(nn::Module& model, int64_t optimizer_bytes);
+/// MiB together`, with `optimizer_bytes` of optimizer states: parameters of the `whole` model,
+/// memory of the part that this rank has.
+TESSERA_API std::string total_summary(nn::Module& whole, nn::Module& own, int64_t optimizer_bytes);
 /// A table: a line per layer with its parameters, their share and bytes, and below it the weights
 /// with their shapes, and with their layouts where they are sharded. Equal neighbours of a list
 /// (`layers.0` to `layers.5`) are shown once. Then the plan of tensor parallelism, if there is one.

@@ -2,6 +2,7 @@
 #include "tessera/train/parallel/pipeline.h"
 
 #include "tessera/core/message.h"
+#include "tessera/dist/schedules/passes.h"
 #include "tessera/dist/schedules/simulate.h"
 #include "tessera/models/config/collect_impl.h"
 #include "tessera/nn/io/files.h"
@@ -15,8 +16,6 @@ namespace {
 
 constexpr std::string_view kSchedule = "--parallelism.pipeline_parallel_schedule";
 
-bool is_layer(const std::string& part) { return part.starts_with("layers."); }
-
 // A stage a rank, or two, if the schedule is for several, as torchtitan has it.
 int64_t stages_of(const PipelineParallel::Fields& p, std::span<const std::string> parts) {
   const int64_t degree = p.pipeline_parallel_degree;
@@ -26,7 +25,7 @@ int64_t stages_of(const PipelineParallel::Fields& p, std::span<const std::string
     return degree * (named != named_schedules().end() && named->several_stages ? 2 : 1);
   }
   const int64_t each = *p.pipeline_parallel_layers_per_stage;
-  const int64_t layers = std::ranges::count_if(parts, is_layer) +
+  const int64_t layers = std::ranges::count_if(parts, models::is_layer) +
                          p.pipeline_parallel_first_stage_less_layers +
                          p.pipeline_parallel_last_stage_less_layers;
   const int64_t stages = (layers + each - 1) / each;
@@ -110,6 +109,14 @@ PipelineSchedule PipelineParallel::Fields::schedule(int64_t stages, int64_t micr
                        counted(schedule.stages(), "stage"), " and ",
                        counted(schedule.micro_batches, "micro-batch"), "; the run has ", degree,
                        ", ", stages, " and ", micro_batches);
+    }
+    for (int rank = 0; rank < degree; ++rank) {
+      if (std::ranges::find(schedule.rank_of_stage, rank) == schedule.rank_of_stage.end())
+        fail<ValueError>("pipeline schedule", "rank ", rank, " has no stage");
+    }
+    if (const auto part = first_split_backward(schedule)) {
+      fail<ValueError>("pipeline schedule", text(*part),
+                       " is a part of a backward: only schedules with whole ones (B) run");
     }
     (void)simulate(schedule);  // ranks that wait for each other for ever
     return schedule;

@@ -34,16 +34,16 @@ std::string_view isa_name(Isa isa) {
 void announce_model(const Config& c, const RunParts& parts, const Print& print) {
   const int64_t idle = parts.model->idle_parameters();
   if (c.metrics.summary != "none") {
-    print(
-        fmt::format("model: {}, {}", c.title(),
-                    total_summary(models::whole_of(*parts.model), parts.optimizer->state_bytes())));
+    print(fmt::format("model: {}, {}", c.title(),
+                      total_summary(models::whole_of(*parts.model), *parts.model,
+                                    parts.optimizer->state_bytes())));
     if (idle > 0) {
       print(
           fmt::format("experts: a token uses {} of the parameters",
                       with_separators(nn::parameter_count(models::whole_of(*parts.model)) - idle)));
     }
   }
-  if (c.metrics.summary == "layers") print(layer_summary(models::whole_of(*parts.model)));
+  if (c.metrics.summary == "layers") print(layer_summary(*parts.model));
 }
 
 void announce_device(Device device, const Print& print) {

@@ -153,6 +153,97 @@ TEST_F(PipelineRunTest, MixturesBalanceTheirExpertsOverStages) {
   }
 }
 
+// Two ranks have the tied weight: it counts once in the norm that clips, and stays equal on both.
+TEST_F(PipelineRunTest, ATiedWeightCountsOnceAndStaysEqual) {
+  const Words gpt2{
+      "--model.name", "gpt2", "--model.flavor", "debugmodel", "--debug.replica_check_freq", "1"};
+  const auto of_gpt2 = [&](const std::string& dump, const Words& more) {
+    Words words{"train",
+                "--dataloader.path",
+                path("text.txt"),
+                "--dump_folder",
+                path(dump),
+                "--threads",
+                "1",
+                "--model.dim",
+                "32",
+                "--model.n_heads",
+                "4",
+                "--model.vocab_size",
+                "260",
+                "--training.seq_len",
+                "16",
+                "--optimizer.lr",
+                "1e-2",
+                "--lr_scheduler.warmup_steps",
+                "3",
+                "--checkpoint.enable"};
+    return joined(joined(words, gpt2), more);
+  };
+  const Words same = joined(of_step(4), {"--training.max_norm", "0.5"});
+  const std::vector<double> whole = train_on(1, of_gpt2("one", same));
+  const Words mesh = joined(pipeline(2, "1F1B"), {"--parallelism.data_parallel_shard_degree", "2"});
+  (void)train_on(4, of_gpt2("two", joined(joined(same, {"--training.steps", "2"}), mesh)));
+  const auto found = train_on(4, of_gpt2("two", joined(same, mesh)));
+  ASSERT_EQ(found.size(), whole.size());
+  for (size_t i = 0; i < whole.size(); ++i)
+    EXPECT_NEAR(found[i], whole[i], 1e-5 * (1 + whole[i])) << i;
+}
+
+TEST_F(PipelineRunTest, ValidatesAndSamplesBetweenSteps) {
+  const Words same =
+      joined(of_step(3), {"--validation.enable", "--validation.dataset_path", path("text.txt"),
+                          "--validation.freq", "1", "--validation.steps", "2",
+                          "--validation.local_batch_size", "3", "--validation.seq_len", "12",
+                          "--sample.tokens", "6", "--checkpoint.enable", "false"});
+  (void)train_on(1, train("one", same));
+  const std::string alone = out_.str();
+  (void)train_on(2, train("two", joined(same, pipeline(2, "Interleaved1F1B"))));
+  const std::string piped = out_.str();
+  const auto from = [](const std::string& text, const std::string& word) {
+    return text.substr(std::min(text.size(), text.find(word)));
+  };
+  EXPECT_EQ(read_metrics(path("one/metrics.jsonl"), "validation/loss").values,
+            read_metrics(path("two/metrics.jsonl"), "validation/loss").values);
+  EXPECT_EQ(read_metrics(path("two/metrics.jsonl"), "validation/loss").values.size(), 3u);
+  EXPECT_EQ(from(piped, "greedy"), from(alone, "greedy"));
+  EXPECT_NE(from(piped, "greedy"), "");
+}
+
+TEST_F(PipelineRunTest, StartsFromTheModelOfAnotherRun) {
+  (void)train_on(1, train("first", joined(of_step(2), {"--checkpoint.enable", "false"})));
+  const Words from_it = joined(
+      of_step(1), {"--checkpoint.initial_load_path", path("first"), "--training.max_norm", "inf"});
+  const std::vector<double> whole = train_on(1, train("one", from_it));
+  const auto found = train_on(2, train("two", joined(from_it, pipeline(2, "1F1B"))));
+  EXPECT_EQ(found[0], whole[0]);
+}
+
+TEST_F(PipelineRunTest, TrainsByTheScheduleOfAFile) {
+  EXPECT_EQ(run({"schedule", "--name", "GPipe", "--ranks", "2", "--micro_batches", "8", "--out",
+                 path("own.csv")}),
+            0);
+  const Words same =
+      joined(of_step(2), {"--checkpoint.enable", "false", "--training.max_norm", "inf"});
+  const std::vector<double> whole = train_on(1, train("one", same));
+  const Words by_file = joined(pipeline(2, "1F1B"),
+                               {"--parallelism.pipeline_parallel_schedule_csv", path("own.csv")});
+  EXPECT_EQ(train_on(2, train("two", joined(same, by_file)))[0], whole[0]);
+  const auto fault_of = [&](const std::string& csv) {
+    io::write_file_atomically(path("wrong.csv"), csv);
+    const Config c =
+        config("bad", joined(joined(of_step(2), pipeline(2, "1F1B")),
+                             {"--training.global_batch_size", "1",
+                              "--parallelism.pipeline_parallel_schedule_csv", path("wrong.csv")}));
+    const std::vector<std::string> found = faults(c, 2);
+    return found.empty() ? std::string() : found[0];
+  };
+  const std::string field = "[--parallelism.pipeline_parallel_schedule_csv] ";
+  EXPECT_EQ(fault_of("0F0,1F0,1B0,0B0\n,\n"), field + "rank 1 has no stage");
+  EXPECT_EQ(fault_of("0F0,0I0\n1F0,1B0\n,0W0\n").substr(0, field.size()), field);
+  EXPECT_EQ(fault_of("0F0,0B0\n1F0,1I0,1W0\n"), "");  // an I with its W behind it is a B
+}
+
 TEST_F(PipelineRunTest, EvaluatesAndGeneratesOnPipelines) {
   (void)train_on(1, train("one", of_step(3)));
   const auto on = [&](const Words& command, int degree) {

@@ -64,9 +64,9 @@ TESSERA_API void compare_kernels(std::string_view where, Device device, bool str
 
 /// Compares the bits of the ranks that hold the same elements of each tensor: all ranks for a plain
 /// or replicated tensor, those with the same shard for a sharded one; partial ones are not
-/// compared, nor undefined ones, which are
-/// other ranks'. Names and order are equal on all ranks. Collective. CollectiveMismatch on all
-/// ranks names `when` ("after step 3"), the tensors and the ranks.
+/// compared, nor undefined ones, which
+/// other ranks of a pipeline have. Names and order are equal on all ranks. Collective.
+/// CollectiveMismatch on all ranks names `when` ("after step 3"), the tensors and the ranks.
 TESSERA_API void check_replicas(std::string_view where,
                                 const std::vector<nn::NamedParameter>& tensors,
                                 std::string_view when);

@@ -138,7 +138,9 @@ void load_model_alone(const CheckpointConfig& c, RunParts& parts, const Print& p
   on_all_or_none([&] {
     const auto from = open_model_file(path);
     const auto tensors = model_tensors(*parts.model);
-    if (const auto faults = tensor_differences(from->manifest().model, tensors); !faults.empty())
+    const TensorEntries there =
+        without(from->manifest().model, names_elsewhere(models::whole_tensors(*parts.model)));
+    if (const auto faults = tensor_differences(there, tensors); !faults.empty())
       fail<DataError>("checkpoint", path, " does not fit this run: ", first_few(faults, 3));
     from->fill(tensors);
   });

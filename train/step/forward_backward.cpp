@@ -47,7 +47,7 @@ Tensor forward(models::LanguageModel& model, const PlacedBatch& batch, const Los
   return auxiliary.defined() ? total + auxiliary : total;
 }
 
-// The losses that this rank's stages gave, and those of other ranks, equal on all ranks.
+// The losses of all stages of the pipeline, equal on all ranks.
 StepValues joined_losses(models::PipelinedModel& model, StepValues& own) {
   std::vector<std::string> names{std::string(kLossValue)};
   for (const std::string& name : model.auxiliary_losses()) names.push_back("loss/" + name);

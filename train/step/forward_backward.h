@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The forward and backward passes of a step, over all of its micro-batches. They leave gradients in
-// the parameters and read nothing on the host, so a pipeline's schedule can take their place and a
-// captured graph can hold them together with the update. Each micro-batch's loss is scaled by the
-// counts of the whole step before backward, so gradients add up to the gradients of its mean.
+// the parameters and read nothing on the host, so a captured graph can hold them together with the
+// update. Of a model over pipeline stages they run its schedule. Each micro-batch's loss is scaled
+// by the counts of the whole step before backward, so gradients add up to the gradients of its
+// mean.
 #pragma once
 
 #include "tessera/models/model.h"

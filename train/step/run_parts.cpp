@@ -62,7 +62,8 @@ BatchPlan batch_plan(const Config& config, const DataShare& share) {
 optim::GradNorm RunParts::grad_norm(double max_norm) const {
   auto* const stages = dynamic_cast<models::PipelinedModel*>(model.get());
   if (!stages) return optim::grad_norm(parameters, max_norm);
-  return optim::grad_norm(stages->own_parameters(), max_norm, &stages->group());
+  return optim::grad_norm(stages->own_parameters(), max_norm,
+                          {&stages->group(), stages->placement().device});
 }
 
 RunParts make_run_parts(const Config& config, Device device,
