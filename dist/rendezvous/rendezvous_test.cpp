@@ -21,9 +21,8 @@ using test::in_client_world;
 template <class E, class Fn> std::string message_of(Fn fn) {
   try {
     fn();
-  } catch (const E& error) {
-    return error.what();
   } catch (const Error& error) {
+    if (dynamic_cast<const E*>(&error)) return error.what();
     return concat("another type: ", error.kind(), ' ', error.what());
   }
   return "nothing was thrown";

@@ -57,6 +57,8 @@ TEST(SharedMemory, AGroupHasAsManyRanksAsItsSlotsHaveSlices) {
               (void)make_shared_group({.ranks = test::first_ranks(kRanks),
                                        .name = "world",
                                        .backend = "threads",
+                                       .segment = {},
+                                       .source = {},
                                        .comm = std::make_shared<CommState>(0, nullptr)});
             }),
             "[process_group] group world has 1025 ranks; at most 1024 share memory");

@@ -8,15 +8,17 @@
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/layers.h"
 #include "tessera/nn/parallel/mixed_precision.h"
+#include "tessera/tests/support/error_of.h"
+#include "tessera/tests/support/file_size_limit.h"
 #include "tessera/tests/support/tiny_run.h"
+#include "tessera/train/checkpoint/model_writer.h"
+#include "tessera/train/exchange/writer.h"
 #include "tessera/train/tokenizer/train_bpe.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <csignal>
 #include <fstream>
-#include <sys/resource.h>
 
 namespace tessera::train {
 namespace {
@@ -260,24 +262,44 @@ TEST_F(CheckpointTest, AFailedSaveLeavesWhatWas) {
   EXPECT_EQ(latest()->read("w").values()[0], 1);
 }
 
-// A disk that fills up, as far as a test can have one: files may not grow beyond a limit.
+TEST_F(CheckpointTest, AConvertedTensorIsAsItWasAnnounced) {
+  EXPECT_EQ(test::error_of<DataError>([&] {
+              (void)write_model(folder_, {}, nullptr, {{"w", DType::f32, {2}}},
+                                [](const std::string&) {
+                                  return from_values({1, 2, 3}, {3});
+                                });
+            }),
+            "[checkpoint] w is f32[3], expected f32[2]");
+  EXPECT_TRUE(folder_.steps().empty());
+}
+
+TEST_F(CheckpointTest, ATensorIsReadAsItIsStored) {
+  save(folder_, example(1));
+  const CheckpointReader reader(folder_.folder_of(1));
+  EXPECT_EQ(test::error_of<DataError>([&] {
+              reader.fill({{"w", empty({3})}});
+            }),
+            concat("[checkpoint] ", folder_.folder_of(1), ": w is f32[2], expected f32[3]"));
+  EXPECT_EQ(test::error_of<DataError>([&] {
+              (void)read_joined(reader, {.name = "theirs", .shape = {4}, .ours = {{"w", {4}}}});
+            }),
+            concat("[checkpoint] ", folder_.folder_of(1), ": w is f32[2], expected the shape [4]"));
+}
+
+TEST_F(CheckpointTest, PermissionsThatCannotBeSetAreAnError) {
+  EXPECT_EQ(test::error_of<IoError>([&] { CheckpointFolder(path_, 0600).finish(1); }),
+            concat("[checkpoint] cannot set the permissions of what is in ", folder_.folder_of(1),
+                   ".partial: No such file or directory"));
+}
+
 TEST_F(CheckpointTest, AWriteThatFailsLeavesWhatWas) {
   save(folder_, example(1));
   Checkpoint large = example(2);
   large.optimizer.push_back({"large", from_values(std::vector<double>(50'000, 1.0), {50'000})});
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  const rlimit small{100'000, before.rlim_max};
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  std::string error;
-  try {
+  const std::string error = test::error_of<IoError>([&] {
+    const test::FileSizeLimit limit(100'000);
     save(folder_, large);
-  } catch (const IoError& e) {
-    error = e.what();
-  }
-  setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
+  });
   EXPECT_NE(error.find("[file] cannot write "), std::string::npos) << error;
   EXPECT_EQ(listed(), std::vector<std::string>{"step-1"});
   EXPECT_EQ(latest()->manifest().progress.step, 1);

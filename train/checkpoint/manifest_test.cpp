@@ -2,6 +2,7 @@
 #include "tessera/train/checkpoint/manifest.h"
 
 #include "tessera/core/error.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/long_form.h"
 #include "tessera/tests/support/mutator.h"
 #include "tessera/tests/support/whole_checkpoint.h"
@@ -82,6 +83,10 @@ TEST(ManifestTest, ComesBackAsItWas) {
     alone.tokenizer = tokenizer;
     EXPECT_EQ(parse_manifest(manifest_text(alone), "here"), alone);
   }
+  Manifest whole = m;
+  whole.whole_tensors = true;
+  EXPECT_EQ(test::error_of<UsageError>([&] { (void)manifest_text(whole); }),
+            "[checkpoint] a manifest of whole tensors is read and not written");
   // Of a program that noted neither the data nor who computed products.
   std::string body = body_of(manifest_text(m));
   const size_t from = body.find("\n \"products\""), to = body.find("\n \"mesh\"");

@@ -151,6 +151,12 @@ TEST(Plan, WhatCannotBeSavedIsNamed) {
   });
 }
 
+TEST(Plan, ATensorLiesOnRanksOfTheWorld) {
+  const Holdings held{.meshes = {{{1}, {2}}}, .tensors = {{"model", "w", DType::f32, {2}}}};
+  EXPECT_EQ(trial::error_of<DataError>([&] { (void)plan_chunks(std::span(&held, 1), 2); }),
+            "[checkpoint] w lies on rank 2 of 2");
+}
+
 // A billion parameters and their two moments, on meshes of 1,024 ranks.
 TEST(Plan, ABillionParametersOnAThousandRanksAreSharedOutEvenly) {
   const llama3::Config config{.dim = 2048,

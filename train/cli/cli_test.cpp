@@ -274,6 +274,16 @@ TEST_F(CliTest, FailuresAtRunTimeAreStatus1) {
   EXPECT_TRUE(err().starts_with("error: [checkpoint] ")) << err();
 }
 
+TEST_F(CliTest, AModelsFileHoldsTensorsOfKnownTypes) {
+  ASSERT_EQ(run(joined({"config"}, tiny_model())), 0) << err();
+  (void)put("m/config.json", out());
+  const std::string header = R"({"w":{"dtype":"U16","shape":[1],"data_offsets":[0,2]}})";
+  const std::string file = put("m/model.safetensors", static_cast<char>(header.size()) +
+                                                          std::string(7, '\0') + header + "xx");
+  EXPECT_EQ(run({"generate", "--checkpoint", path("m")}), 1);
+  EXPECT_EQ(err(), "error: [checkpoint] " + file + ": w is U16 of 1 dim, which is not supported\n");
+}
+
 TEST_F(CliTest, HelpListsWhatThereIs) {
   EXPECT_EQ(run({"--help"}), 0);
   EXPECT_NE(out().find("generate"), std::string::npos);

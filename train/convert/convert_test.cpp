@@ -301,6 +301,29 @@ TEST_F(HuggingFaceTest, EveryTensorThatDoesNotFitIsNamed) {
                        "has no model.safetensors and no model.safetensors.index.json");
 }
 
+TEST_F(HuggingFaceTest, WhatAFolderSaysTwiceAgrees) {
+  edit(copy_of("llama3") + "/config.json", [](Json& j) { j["tie_word_embeddings"] = true; });
+  TESSERA_EXPECT_HOLDS(refusal(path("theirs")),
+                       "tie_word_embeddings of config.json is true, but lm_head.weight has other "
+                       "values than model.embed_tokens.weight: set tie_word_embeddings to false");
+  const Json f8 = Json::parse(io::read_file(kGoldens + "llama3_fp8/config.json"));
+  edit(copy_of("llama3") + "/config.json",
+       [&](Json& j) { j["quantization_config"] = f8["quantization_config"]; });
+  TESSERA_EXPECT_HOLDS(refusal(path("theirs")),
+                       "but all weights are F32: remove quantization_config");
+  const std::string folder = copy_of("llama3_tied"),
+                    index = folder + "/model.safetensors.index.json";
+  fs::copy(kGoldens + "llama3/model.safetensors", folder);
+  TESSERA_EXPECT_HOLDS(refusal(folder),
+                       folder +
+                           " has model.safetensors, but also model.safetensors.index.json, "
+                           "which names other files");
+  edit(copy_of("llama3_tied") + "/model.safetensors.index.json",
+       [](Json& j) { std::swap(j["weight_map"].front(), j["weight_map"].back()); });
+  TESSERA_EXPECT_HOLDS(refusal(folder), index + ": model-0000");
+  TESSERA_EXPECT_HOLDS(err_.str(), "-of-00002.safetensors has no tensor model.");
+}
+
 TEST_F(HuggingFaceTest, NoNameLeadsOutOfTheFolder) {
   const std::string folder = copy_of("llama3_tied"),
                     index = folder + "/model.safetensors.index.json";
@@ -340,6 +363,12 @@ TEST_F(HuggingFaceTest, WrongUsageIsNamed) {
   EXPECT_EQ(run({"export-hf"}), 2);
   TESSERA_EXPECT_HOLDS(err_.str(), "[--checkpoint] is missing");
   TESSERA_EXPECT_HOLDS(err_.str(), "[--out] is missing");
+  EXPECT_EQ(run({"export-hf", "--checkpoint", path("none"), "--out", path("a"), "--dataset_path",
+                 path("text.txt")}),
+            2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "[--dataset_path] " + path("text.txt") +
+                                       " is given, but it shows what --drop changes; give that "
+                                       "too, or leave it out");
   EXPECT_EQ(run({"export-hf", "--checkpoint", path("none"), "--out", path("a")}), 2);
   EXPECT_FALSE(fs::exists(path("a")));
 }

@@ -80,5 +80,27 @@ TEST_F(QuantisedFiles, WhatDoesNotBelongTogetherIsNamed) {
                        "has both e and e_blocks: remove one of them");
 }
 
+TEST_F(QuantisedFiles, ATensorOfTwoFilesHasTheSameValuesInBoth) {
+  const Session session;
+  io::write_safetensors(folder_ + "/a.safetensors", {{"w", tensor({1, 2})}});
+  io::write_safetensors(folder_ + "/b.safetensors", {{"v", tensor({1})}, {"w", tensor({1, 3})}});
+  (void)put("model.safetensors.index.json",
+            R"({"weight_map": {"w": "a.safetensors", "v": "b.safetensors"}})");
+  EXPECT_EQ(test::error_of<DataError>([&] { const HfWeights weights(folder_); }),
+            "[hugging_face] " + folder_ +
+                ": w is in a.safetensors and with other values in b.safetensors: remove one of "
+                "them");
+}
+
+TEST_F(QuantisedFiles, ATypeThatIsUnknownHereIsNotRead) {
+  const Session session;
+  const std::string header = R"({"w":{"dtype":"U16","shape":[1],"data_offsets":[0,2]}})";
+  (void)put("model.safetensors",
+            static_cast<char>(header.size()) + std::string(7, '\0') + header + "xx");
+  const HfWeights weights(folder_);
+  EXPECT_EQ(test::error_of<DataError>([&] { (void)weights.read("w", {0}, {1}); }),
+            "[hugging_face] w is U16, which cannot be read");
+}
+
 }  // namespace
 }  // namespace tessera::train

@@ -3,6 +3,8 @@
 
 #include "tessera/core/error.h"
 #include "tessera/nn/io/files.h"
+#include "tessera/tests/support/error_of.h"
+#include "tessera/tests/support/file_size_limit.h"
 
 #include <gtest/gtest.h>
 
@@ -85,6 +87,17 @@ TEST(Metrics, ALinePerStep) {
   EXPECT_EQ(curve.values, (std::vector<double>{2.5, 2.25}));
   ::unlink(path.c_str());
   EXPECT_THROW(MetricsLog("/no/such/folder/metrics.jsonl"), IoError);
+}
+
+TEST(Metrics, AFullDiskIsAnError) {
+  const std::string path = testing::TempDir() + "full." + std::to_string(::getpid()) + ".jsonl";
+  MetricsLog log(path);
+  EXPECT_EQ(test::error_of<IoError>([&] {
+              const test::FileSizeLimit limit(10);
+              log.write({.step = 1, .loss = 2.5});
+            }),
+            "[metrics] cannot write " + path + ": File too large");
+  ::unlink(path.c_str());
 }
 
 TEST(Metrics, ARunThatGoesOnKeepsTheStepsBefore) {

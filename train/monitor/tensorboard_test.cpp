@@ -4,6 +4,8 @@
 #include "tessera/core/error.h"
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/nn/io/files.h"
+#include "tessera/tests/support/error_of.h"
+#include "tessera/tests/support/file_size_limit.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -58,6 +60,11 @@ TEST(TensorBoard, FilesAreNewAndHoldEachEventAtOnce) {
   EXPECT_NE(second.path(), writer.path());
   EXPECT_TRUE(fs::path(writer.path()).filename().string().starts_with("events.out.tfevents."));
   EXPECT_EQ(fs::path(second.path()).extension(), ".1");
+  EXPECT_EQ(test::error_of<IoError>([&] {
+              const test::FileSizeLimit limit(fs::file_size(second.path()));
+              second.write(1, loss);
+            }),
+            "[metrics.save_tb_folder] cannot write " + second.path() + ": File too large");
   fs::remove_all(folder);
   EXPECT_THROW(TensorBoardWriter("/proc/none"), IoError);
 }

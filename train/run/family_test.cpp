@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A family that the trainer has never heard of, through the whole program: fields, help, training
 // with an auxiliary loss and figures of its own, checkpoints, evaluation, text.
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/toy_family.h"
+#include "tessera/train/exchange/model.h"
 #include "tessera/train/monitor/metrics.h"
 
 #include <gtest/gtest.h>
@@ -161,6 +163,19 @@ TEST_F(FamilyTest, EveryFamilyTrainsInF64) {
     for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(wide[i], single[i], 1e-5) << recipe;
     EXPECT_NE(wide, single);
   }
+}
+
+TEST_F(FamilyTest, WithoutNamesOfHuggingFaceItNeitherGoesOutNorComesIn) {
+  ASSERT_EQ(run(train_toy()), 0) << err_.str();
+  EXPECT_EQ(run({"export-hf", "--checkpoint", path("a"), "--out", path("out")}), 2);
+  EXPECT_EQ(err_.str(), "error: [--out] " + path("a/checkpoint/step-4") +
+                            " is of family toy, which has no names of Hugging Face\n");
+  const Words words = train_toy();
+  const Config config = parse_config(std::span(words).subspan(1), catalogue_);
+  EXPECT_EQ(test::error_of<ConfigError>([&] {
+              const HfModelFolder folder("tests/goldens/hugging_face/llama3", config.model);
+            }),
+            "[--model.name] toy has no names of Hugging Face");
 }
 
 }  // namespace

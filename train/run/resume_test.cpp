@@ -415,6 +415,9 @@ TEST_F(ResumeTest, ACheckpointCarriesItsTokenizer) {
     return out_.str();
   };
   (void)goes_on("3", own);
+  TESSERA_EXPECT_HOLDS(error_of(train("a", {"--training.steps", "4"})),
+                       "step-3 knows other tokens than bytes: give its tokenizer as "
+                       "--hf_assets_path, or --hf_assets_path ");
   const auto evaluated = [&](const Words& more = {}) {
     EXPECT_EQ(run(joined({"eval", "--checkpoint", path("a"), "--steps", "2"}, more)), 0)
         << err_.str();
@@ -433,6 +436,26 @@ TEST_F(ResumeTest, ACheckpointCarriesItsTokenizer) {
   const std::string warned = goes_on("5", other);
   TESSERA_EXPECT_HOLDS(warned, warning);
   TESSERA_EXPECT_HOLDS(warned, "tokenizer.json differs");
+}
+
+TEST_F(ResumeTest, AnotherModelIsNotReadInTheStepOfADamagedOne) {
+  for (const char* steps : {"1", "2"}) {
+    const std::string run_of = concat("run", steps);
+    ASSERT_EQ(
+        run(train(run_of, {"--training.steps", steps, "--model.norm_eps", concat("1e-", steps)})),
+        0)
+        << err_.str();
+  }
+  fs::rename(path("run2/checkpoint/step-2"), path("run1/checkpoint/step-2"));
+  const std::string data = path("run1/checkpoint/step-2/rank-00000.safetensors");
+  std::string bytes = io::read_file(data);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  io::write_file_atomically(data, bytes);
+  const std::string error = error_of({"generate", "--checkpoint", path("run1")});
+  TESSERA_EXPECT_HOLDS(error,
+                       concat("[checkpoint] ", path("run1/checkpoint/step-2"), " is damaged, and ",
+                              path("run1/checkpoint/step-1"),
+                              " has another model or tokenizer: give the step's folder to use it"));
 }
 
 TEST_F(ResumeTest, TwoRunsInOneFolderAreRefused) {

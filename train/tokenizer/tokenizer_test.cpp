@@ -234,6 +234,29 @@ TEST(BpeTokenizer, FaultsNameFileAndKey) {
         << text;
 }
 
+TEST(BpeTokenizer, FaultsBetweenFilesAreNamed) {
+  const auto error = [](std::vector<TokenizerFile> files) {
+    return test::error_of<DataError>([&] { (void)make_tokenizer(std::move(files)); });
+  };
+  EXPECT_EQ(error({{"merges.txt", ""}}),
+            "[tokenizer] neither tokenizer.json nor vocab.json and merges.txt are given");
+  EXPECT_EQ(error({{"tokenizer.json", file_with(R"("\u0120": 4)", R"("\u0120": 6)")},
+                   {"tokenizer_config.json", R"({"eos_token": "<end>"})"}}),
+            "[tokenizer] tokenizer_config.json.eos_token: '<end>' is new, but ids before the last "
+            "one are free, so its id is not known");
+  EXPECT_EQ(error({{"tokenizer.json", file_with()},
+                   {"tokenizer_config.json", R"({"add_bos_token": false})"}}),
+            "[tokenizer] tokenizer_config.json.add_bos_token: is false, but the post_processor of "
+            "tokenizer.json puts '<s>' before a text: make them agree");
+}
+
+TEST(NoTokenizer, SaysWhyThereIsNone) {
+  const NoTokenizer none("the folder is gone");
+  Ids ids;
+  EXPECT_EQ(test::error_of<DataError>([&] { none.append("a", ids); }),
+            "[tokenizer] the folder is gone");
+}
+
 using TokenizerFiles = test::FolderTest;
 
 TEST_F(TokenizerFiles, AreFoundInAFolder) {
@@ -253,6 +276,13 @@ TEST_F(TokenizerFiles, AreFoundInAFolder) {
   t->append("aab<|endoftext|>", ids);
   EXPECT_EQ(ids, (Ids{0, 2, 3}));
   EXPECT_EQ(t->end_id(), 3);
+  write("config.json", R"({"model_type": "qwen2"})");
+  EXPECT_EQ(test::error_of<DataError>([&] { (void)open_tokenizer(folder_, "field"); }),
+            concat("[field] folder ", folder_,
+                   " holds a qwen2, vocab.json and merges.txt, but nothing says how text is split: "
+                   "write \"tokenizer_class\", such as \"Qwen2Tokenizer\", into "
+                   "tokenizer_config.json"));
+  write("config.json", R"({"model_type": "gpt2"})");
   write("merges.txt", "a b\na  b\n");
   EXPECT_EQ(test::error_of<DataError>([&] { (void)open_tokenizer(folder_, "field"); }),
             concat("[field] ", folder_,
