@@ -470,6 +470,9 @@ TEST_F(DataTest, WhatDoesNotFitIsNamed) {
   p.path_field = "validation.dataset_path";
   holds(error_of({.path = npy, .begin_id = 257}, p),
         "ConfigError [--dataloader.begin_id] 257 is not in [0, 257)");
+  holds(error_of({.path = text, .chat_template = "chatml"}, plan(2)),
+        "ConfigError [--dataloader.chat_template] chatml is given, but --dataloader.format text "
+        "has no conversations; give prompt_completion or messages");
   holds(error_of({}, p), "[validation.dataset_path] no data given; pass --validation.dataset_path");
   p = plan(2);
   p.first_row = 1;

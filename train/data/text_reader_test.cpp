@@ -266,6 +266,15 @@ TEST_F(TextReaderTest, BadFilesAreNamed) {
   holds(error_of(put("b.txt.gz", crc)), "incorrect data check");
 }
 
+// Nothing lies at the begin of a process's memory.
+TEST_F(TextReaderTest, AReadThatFailsIsNamed) {
+  for (const char* name : {"/memory.txt", "/memory.txt.gz"}) {
+    fs::create_symlink("/proc/self/mem", folder_ + name);
+    EXPECT_EQ(error_of(folder_ + name),
+              "IoError [data] cannot read " + folder_ + name + ": Input/output error");
+  }
+}
+
 TEST_F(TextReaderTest, StopsWhenAsked) {
   std::stop_source source;
   source.request_stop();

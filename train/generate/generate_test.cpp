@@ -10,6 +10,7 @@
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/train/tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -231,6 +232,20 @@ TEST_F(GenerateTest, EdgesOfLengths) {
   EXPECT_TRUE(generate(model_, std::span<const std::string>(), {}).empty());
   EXPECT_THROW((void)generate(model_, "a", {.tokens = 1, .temperature = 1, .top_p = 0}),
                ValueError);
+}
+
+TEST_F(GenerateTest, APromptWithoutTokensIsAnErrorIfNoMarkStandsBeforeATextOrBehindIt) {
+  const auto tokenizer =
+      make_tokenizer({{"vocab.json", R"({"a": 0})"},
+                      {"merges.txt", ""},
+                      {"tokenizer_config.json", R"({"bos_token": null, "eos_token": null})"}});
+  const auto error = [&](const std::string& prompt) {
+    return test::error_of<ValueError>([&] {
+      (void)generate(model_, prompt, {.tokens = 1, .tokenizer = tokenizer, .begins = false});
+    });
+  };
+  EXPECT_EQ(error(""), "[generate] the prompt has no tokens; give a text");
+  EXPECT_EQ(error("a"), "nothing was thrown");
 }
 
 TEST(Utf8StreamTest, NeverGivesHalfACharacter) {

@@ -10,8 +10,10 @@
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
 #include "tessera/nn/io/files.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/tests/support/trace_faults.h"
+#include "tessera/train/monitor/chrome_trace.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -151,6 +153,9 @@ TEST_F(ProfilerTest, BadInputIsATypedError) {
                      "/proc/none", world);
     EXPECT_THROW(nowhere.begin_step(1), IoError);
   });
+  TraceWriter replaces(folder_, 0, "a folder");
+  EXPECT_EQ(test::error_of<IoError>([&] { replaces.close(); }),
+            "[profiler] cannot write " + folder_ + ": Is a directory");
   const std::string path = folder_ + "/bad.json";
   for (const char* text :
        {"", "{}\n", "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"pid\":0},\n"}) {

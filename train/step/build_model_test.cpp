@@ -7,7 +7,10 @@
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/tests/support/error_of.h"
+#include "tessera/tests/support/folder_test.h"
 #include "tessera/tests/support/tiny_run.h"
+#include "tessera/train/step/evaluate.h"
 #include "tessera/train/step/run_parts.h"
 
 #include <algorithm>
@@ -16,6 +19,7 @@ namespace tessera::train {
 namespace {
 
 using Entries = std::vector<CommEntry>;
+using EvaluationTest = test::FolderTest;
 
 // What rank 0 sends in the second step, which knows the order of the units.
 Entries sent(int ranks, const Words& more) {
@@ -107,6 +111,17 @@ TEST(BatchPlacer, ACutIsMadeAgainForOtherDocumentsAlone) {
     EXPECT_NE(cut_of({ids(3, 7), ids(4, 7), ids(9, 7), ids(8, 7)}), others);
   };
   run_ranks(2, on_rank, world_options(config));
+}
+
+TEST_F(EvaluationTest, IsOfAModelOnAMesh) {
+  const Session session;
+  const Config config = parse_config(tiny_model());
+  const auto model = config.model.make();
+  nn::initialize(*model, 5);
+  DataLoader data({.path = put("a.txt", "text of some tokens")},
+                  {.seq_len = 4, .vocabulary = 260, .evaluation = true});
+  EXPECT_EQ(test::error_of<UsageError>([&] { (void)evaluate(*model, data, -1, {}); }),
+            "[evaluate] the model's parameters are plain: lay them out on a mesh, of one rank too");
 }
 
 }  // namespace
