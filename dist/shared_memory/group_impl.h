@@ -170,7 +170,8 @@ class SharedGroup final : public QueuedGroup {
   void take_back(int to);
   void push(int to);
   bool put(int to, const Ref<SharedWork>& w);
-  bool put_entry(int to, const Ref<SharedWork>& w);
+  bool put_entry(int to, const Ref<SharedWork>& w, bool pieces);
+  [[nodiscard]] bool slot_comes(int to) const;
   void fill_pool(Entry& e, const SharedWork& w);
   [[nodiscard]] bool has_entry(int from, int to, uint64_t number) const;
   [[nodiscard]] bool has_slot(int to) const;

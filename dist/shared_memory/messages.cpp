@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // send and recv: a ring of entries per ordered pair of ranks, one for a message. Its bytes are in a
 // slot if they are few. Larger ones stay in the sender's tensor among threads, whose use ends when
-// its receiver has copied them; among processes they are copied into the sender's pool at once.
-// Only what finds no room there goes through slots in pieces, for which both ranks must come.
+// its receiver has copied them; among processes they are copied into the sender's pool at once, but
+// for what a receiver that is there takes meanwhile: it goes through slots in pieces, which stay in
+// the caches. So does what finds no room in the pool, as both ranks come to it.
 // Messages of one pair and tag arrive in order.
 #include "tessera/dist/shared_memory/group_impl.h"
 
@@ -108,15 +109,29 @@ void SharedGroup::push(int to) {
 
 // True once all of a message is in the channel.
 bool SharedGroup::put(int to, const Ref<SharedWork>& w) {
+  const int64_t awaited = channel(rank(), to).awaited.load(std::memory_order_relaxed);
+  const bool pieces = w->moved == 0 && awaited == 1 + int64_t{w->c.tag};
   do {
-    if (!put_entry(to, w)) return false;
+    if (!put_entry(to, w, pieces)) return false;
   } while (w->moved < bytes_of(w->c));
   const std::vector<Lent>& lent = outboxes_[static_cast<size_t>(to)].lent;
   if (lent.empty() || lent.back().work != w) finish(w);
   return true;
 }
 
-bool SharedGroup::put_entry(int to, const Ref<SharedWork>& w) {
+// Whether a receiver that is there makes a slot free.
+bool SharedGroup::slot_comes(int to) const {
+  constexpr auto kPatience = std::chrono::microseconds(100);
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!has_slot(to)) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+// `pieces`: its recv is posted, so that pieces need not be kept.
+bool SharedGroup::put_entry(int to, const Ref<SharedWork>& w, bool pieces) {
   Outbox& box = outboxes_[static_cast<size_t>(to)];
   Channel& ring = channel(rank(), to);
   const Collective& c = w->c;
@@ -127,23 +142,24 @@ bool SharedGroup::put_entry(int to, const Ref<SharedWork>& w) {
   e.count = c.count;
   e.tag = c.tag;
   e.dtype = c.dtype;
+  e.begin = w->moved;
   e.bytes = rest;
-  const bool small = rest <= static_cast<int64_t>(SegmentLayout::kRingBytes);
-  const bool slot = rest > 0 && has_slot(to);
+  const bool slot = rest > 0 && (has_slot(to) || (pieces && w->moved > 0 && slot_comes(to)));
+  const int64_t piece = std::min(rest, static_cast<int64_t>(SegmentLayout::kRingBytes));
   std::optional<size_t> in_pool;
-  if (rest == 0 || (small && slot)) {
+  if (rest == 0 || (slot && piece == rest)) {
     e.place = Place::slot;
   } else if (w->moved == 0 && setup_.mode == PayloadMode::direct) {
     e.place = Place::tensor;
     e.where = reinterpret_cast<uint64_t>(c.in.data);
     box.lent.push_back({number, w});
-  } else if (w->moved == 0 && (in_pool = pool_.take(static_cast<size_t>(rest)))) {
+  } else if (!(slot && pieces) && (in_pool = pool_.take(static_cast<size_t>(rest)))) {
     e.place = Place::pool;
     e.where = layout_.pool(rank()) + *in_pool;
     box.lent.push_back({number, nullptr, *in_pool});
   } else if (slot) {
     e.place = Place::slot;
-    e.bytes = static_cast<int64_t>(SegmentLayout::kRingBytes);
+    e.bytes = piece;
   } else {
     return false;
   }
@@ -165,7 +181,7 @@ void SharedGroup::fill_pool(Entry& e, const SharedWork& w) {
   const auto start = std::chrono::steady_clock::now();
   for (int64_t begin = 0; begin < e.bytes; begin += kStep) {
     const int64_t bytes = std::min(kStep, e.bytes - begin);
-    std::memcpy(at(e.where) + begin, w.c.in.data + begin, static_cast<size_t>(bytes));
+    std::memcpy(at(e.where) + begin, w.c.in.data + e.begin + begin, static_cast<size_t>(bytes));
     publish(e.filled, static_cast<uint64_t>(begin + bytes));
   }
   recorder().moved(start);
@@ -235,8 +251,8 @@ bool SharedGroup::fetch(int from, const Entry& e, std::byte* to, int64_t& moved)
       moved += e.bytes;
       return true;
     case Place::pool: {
-      const int64_t more = filled(e) - moved;
-      if (more > 0) copy_to(at(e.where) + moved, more);
+      const int64_t here = moved - e.begin, more = filled(e) - here;
+      if (more > 0) copy_to(at(e.where) + here, more);
       return more > 0;
     }
     case Place::tensor: {
@@ -255,8 +271,12 @@ bool SharedGroup::take(int from, Inbox& inbox) {
   Channel& ring = channel(from, rank());
   if (ring.written.load(std::memory_order_seq_cst) == inbox.seen) {
     if (make_room(from, inbox)) return true;
+    const SharedWork* next = inbox.current ? nullptr : first_to_come(inbox.posted);
+    const int64_t awaited = next ? 1 + int64_t{next->c.tag} : 0;
+    if (ring.awaited.load(std::memory_order_relaxed) != awaited)
+      ring.awaited.store(awaited, std::memory_order_relaxed);
     if (inbox.current) peer_left(from, *inbox.current);
-    else if (const SharedWork* w = first_to_come(inbox.posted)) peer_left(from, *w);
+    else if (next) peer_left(from, *next);
     return false;
   }
   Entry& e = entry(from, rank(), inbox.seen);
@@ -271,7 +291,8 @@ bool SharedGroup::take(int from, Inbox& inbox) {
   if (!fetch(from, e, current ? current->c.out.data : early->kept.get(), moved)) return false;
   const int64_t all = e.count * item_size(e.dtype);
   if (e.place != Place::slot && moved < all) return true;  // its sender fills it
-  if (e.place == Place::slot && e.bytes > 0) publish(ring.slots_taken, ++inbox.slots);
+  if (e.place == Place::slot && e.bytes > 0)
+    ring.slots_taken.store(++inbox.slots, std::memory_order_seq_cst);
   publish(e.taken, ++inbox.seen);
   if (moved < all) return true;
   inbox.current = nullptr;

@@ -54,7 +54,7 @@ struct alignas(64) Entry {
   std::atomic<uint64_t> taken;   // 1 + the number of the last message here that has been copied
   std::atomic<uint64_t> filled;  // bytes that can be copied: a pool is filled while it is read
   int64_t count, tag;            // of the whole message
-  int64_t bytes;                 // here
+  int64_t begin, bytes;          // of what is here
   uint64_t where;                // of a pool: offset in the segment; of a tensor: its address
   DType dtype;
   Place place;
@@ -62,6 +62,7 @@ struct alignas(64) Entry {
 struct alignas(64) Channel {
   std::atomic<uint64_t> written;                  // entries
   alignas(64) std::atomic<uint64_t> slots_taken;  // slots are taken in their order
+  std::atomic<int64_t> awaited;  // 1 + the tag of a recv that lacks its message alone; 0: none
 };
 
 /// Offsets in the segment of a group of `n` ranks, in bytes. Each rank has a pool of `pool` bytes
