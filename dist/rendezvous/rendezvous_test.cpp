@@ -18,11 +18,22 @@ using test::client_options;
 using test::first_ranks;
 using test::in_client_world;
 
+// Of the exception that is being handled.
+template <class E> bool is_of_type() {
+  try {
+    throw;
+  } catch (const E&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 template <class E, class Fn> std::string message_of(Fn fn) {
   try {
     fn();
   } catch (const Error& error) {
-    if (dynamic_cast<const E*>(&error)) return error.what();
+    if (is_of_type<E>()) return error.what();
     return concat("another type: ", error.kind(), ' ', error.what());
   }
   return "nothing was thrown";

@@ -95,8 +95,9 @@ TEST_F(QuantisedFiles, ATensorOfTwoFilesHasTheSameValuesInBoth) {
 TEST_F(QuantisedFiles, ATypeThatIsUnknownHereIsNotRead) {
   const Session session;
   const std::string header = R"({"w":{"dtype":"U16","shape":[1],"data_offsets":[0,2]}})";
-  (void)put("model.safetensors",
-            static_cast<char>(header.size()) + std::string(7, '\0') + header + "xx");
+  std::string size(8, '\0');
+  size[0] = static_cast<char>(header.size());
+  (void)put("model.safetensors", concat(size, header, "xx"));
   const HfWeights weights(folder_);
   EXPECT_EQ(test::error_of<DataError>([&] { (void)weights.read("w", {0}, {1}); }),
             "[hugging_face] w is U16, which cannot be read");
