@@ -28,7 +28,7 @@ class FilesTest : public test::FolderTest {
   static std::string error_of(const std::function<void()>& f) {
     try {
       f();
-    } catch (const IoError& e) {
+    } catch (const Error& e) {
       return e.what();
     }
     return "no error";

@@ -319,7 +319,7 @@ TEST_F(DeviceRun, WithADriverAutoSaysWhyItTakesTheCpu) {
   const auto says = [&](const Words& environment, const Words& more) {
     const Words words = joined(train("a"), {"--device", "auto", "--dataloader.path", "missing"});
     Child child(joined(words, more), path("out.log"), environment, "", path("err.log"));
-    EXPECT_EQ(child.wait(), 1);  // there is no data
+    EXPECT_EQ(child.wait(), 2);  // there is no data
     const std::string text = text_of("err.log");
     return text.starts_with("warning: ") ? text.substr(0, text.find('\n')) : "";
   };

@@ -31,6 +31,8 @@ class PipelineRunTest : public TinyRunTest {
             "float32",
             "--lr_scheduler.decay_ratio",
             "0",
+            "--lr_scheduler.warmup_steps",
+            "1",
             "--sample.tokens",
             "0"};
   }
@@ -125,6 +127,8 @@ TEST_F(PipelineRunTest, GoesOnFromTheCheckpointOfAnotherPipeline) {
 TEST_F(PipelineRunTest, MixturesBalanceTheirExpertsOverStages) {
   const Words moe{"--model.name",
                   "qwen3",
+                  "--model.flavor",
+                  "debugmodel_moe_small",
                   "--model.num_experts",
                   "4",
                   "--model.top_k",
@@ -175,8 +179,7 @@ TEST_F(PipelineRunTest, ATiedWeightCountsOnceAndStaysEqual) {
                 "16",
                 "--optimizer.lr",
                 "1e-2",
-                "--lr_scheduler.warmup_steps",
-                "3",
+
                 "--checkpoint.enable"};
     return joined(joined(words, gpt2), more);
   };
@@ -203,9 +206,9 @@ TEST_F(PipelineRunTest, ValidatesAndSamplesBetweenSteps) {
   const auto from = [](const std::string& text, const std::string& word) {
     return text.substr(std::min(text.size(), text.find(word)));
   };
-  EXPECT_EQ(read_metrics(path("one/metrics.jsonl"), "validation/loss").values,
-            read_metrics(path("two/metrics.jsonl"), "validation/loss").values);
-  EXPECT_EQ(read_metrics(path("two/metrics.jsonl"), "validation/loss").values.size(), 3u);
+  EXPECT_EQ(read_metrics(path("one/metrics.jsonl"), "validation_loss").values,
+            read_metrics(path("two/metrics.jsonl"), "validation_loss").values);
+  EXPECT_EQ(read_metrics(path("two/metrics.jsonl"), "validation_loss").values.size(), 3u);
   EXPECT_EQ(from(piped, "greedy"), from(alone, "greedy"));
   EXPECT_NE(from(piped, "greedy"), "");
 }
