@@ -7,6 +7,7 @@
 #include "tessera/core/process.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/nccl/nccl.h"
+#include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/sort/sort.h"
 #include "tessera/tests/support/launched_main.h"
@@ -209,6 +210,25 @@ TEST(NcclCuda, RanksMaySendToEachOtherBeforeTheyReceive) {
     g.recv(y, (me + n - 1) % n)->wait();
     sent->wait();
     EXPECT_EQ(values_of(y)[0], (me + n - 1) % n);
+  });
+}
+
+// Rank 1 does not join the sum before rank 0 has started to send it: by a message of the host.
+TEST(NcclCuda, TheHostWaitsForNoBytesUnderWay) {
+  on_nccl([](World& w, ProcessGroup& g) {
+    if (g.size() == 1) return;
+    const Tensor x = on_gpu({1, 2}), y = on_gpu({0, 0}), go = zeros({1});
+    g.barrier()->wait();
+    if (w.rank() == 1) w.group().recv(go, 0)->wait();
+    (void)g.all_reduce(x);
+    if (w.rank() == 0) {
+      (void)g.send(x, 1);
+      (void)w.group().send(go, 1);
+    } else if (w.rank() == 1) {
+      (void)g.recv(y, 0);
+      EXPECT_EQ(values_of(y), (std::vector<double>{1.0 * g.size(), 2.0 * g.size()}));
+    }
+    g.barrier()->wait();
   });
 }
 
