@@ -77,6 +77,17 @@ enum class Way { rendezvous_shared, rendezvous_messages, mpirun_shared, mpirun_m
 constexpr std::array<const char*, 4> kWays{"rendezvous, shared memory", "rendezvous, messages",
                                            "mpirun, shared memory", "mpirun, messages"};
 
+// The last to die may write while it is removed.
+void remove_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  for (int turns = 0; turns < 200; ++turns) {
+    std::filesystem::remove_all(folder, error);
+    if (!error) return;
+    std::this_thread::sleep_for(10ms);
+  }
+  ADD_FAILURE() << folder << ": " << error.message();
+}
+
 // A world that runs one injection.
 class FaultyWorld {
  public:
@@ -96,7 +107,7 @@ class FaultyWorld {
 
   ~FaultyWorld() {
     processes_.clear();
-    std::filesystem::remove_all(folder_);
+    remove_folder(folder_);
   }
 
   /// Waits for every rank that can end by itself; false after 20 s.
@@ -177,7 +188,7 @@ void inject_all(const std::vector<Injection>& injections, Way way) {
     });
   }
   for (auto& worker : workers) worker.join();
-  std::filesystem::remove_all(folder_of_all());  // and what the last to die have written
+  remove_folder(folder_of_all());
   for (const auto& [what, count] : counts.of) std::cout << count << " x " << what << '\n';
   std::cout << counts.injections << " injections by " << kWays[static_cast<size_t>(way)] << ", "
             << counts.injections * (test::kFaultRanks - 1) << " survivors, " << counts.hangs
