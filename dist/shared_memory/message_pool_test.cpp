@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
+#include <vector>
 
 namespace tessera {
 namespace {
@@ -11,8 +11,11 @@ namespace {
 constexpr size_t kPage = 4096;
 
 TEST(MessagePool, GivesTheLowestRoomAndJoinsWhatComesBack) {
-  const std::unique_ptr<std::byte[]> memory(new (std::align_val_t{kPage}) std::byte[8 * kPage]);
-  MessagePool pool(memory.get(), 8 * kPage);
+  struct alignas(kPage) Page {
+    std::byte bytes[kPage];
+  };
+  std::vector<Page> memory(8);
+  MessagePool pool(memory[0].bytes, 8 * kPage);
   EXPECT_EQ(pool.take(1), 0u);
   EXPECT_EQ(pool.take(2 * kPage), kPage);
   EXPECT_EQ(pool.take(kPage + 1), 3 * kPage);
