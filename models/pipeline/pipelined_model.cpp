@@ -11,7 +11,7 @@
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
-#include "tessera/nn/parameters.h"
+#include "tessera/nn/io/model_file.h"
 
 namespace tessera::models {
 
@@ -32,10 +32,8 @@ PipelinedModel::PipelinedModel(const std::function<std::unique_ptr<LanguageModel
     std::unique_ptr<LanguageModel> model = make();
     model->keep(split[static_cast<size_t>(number)]);
     first_row_.push_back(first_row_.back() + model->load_shape()[0]);
-    for (const nn::NamedParameter& p : nn::named_parameters(*model))
-      holders_[p.name].push_back(ranks_.rank_of(number));
-    for (const nn::NamedParameter& b : nn::named_buffers(*model, true))
-      holders_[b.name].push_back(ranks_.rank_of(number));
+    for (const nn::NamedParameter& t : nn::model_tensors(*model))
+      holders_[t.name].push_back(ranks_.rank_of(number));
     if (ranks_.has(number)) stages_.push_back({number, std::move(model)});
   }
   for (const auto& [name, holders] : holders_) {

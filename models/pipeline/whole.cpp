@@ -13,33 +13,18 @@
 #include <map>
 
 namespace tessera::models {
-namespace {
-
-std::vector<nn::NamedParameter> tensors_of(nn::Module& model) {
-  std::vector<nn::NamedParameter> all = nn::named_parameters(model);
-  for (auto& b : nn::named_buffers(model, true)) all.push_back(std::move(b));
-  return all;
-}
-
-bool at_front(const Tensor& t) {
-  return !t.is_distributed() ||
-         std::ranges::all_of(layout_of(t).mesh().coordinates(), [](int c) { return c == 0; });
-}
-
-}  // namespace
-
 LanguageModel& whole_of(LanguageModel& model) {
   auto* pipelined = dynamic_cast<PipelinedModel*>(&model);
   return pipelined ? pipelined->whole() : model;
 }
 
 std::vector<nn::NamedParameter> whole_tensors(LanguageModel& model) {
-  std::vector<nn::NamedParameter> own = tensors_of(model);
+  std::vector<nn::NamedParameter> own = nn::model_tensors(model);
   LanguageModel& whole = whole_of(model);
   if (&whole == &model) return own;
   std::map<std::string_view, Tensor> here;
   for (const auto& [name, t] : own) here.emplace(name, t);
-  std::vector<nn::NamedParameter> all = tensors_of(whole);
+  std::vector<nn::NamedParameter> all = nn::model_tensors(whole);
   for (auto& [name, t] : all) {
     const auto at = here.find(name);
     t = at == here.end() ? Tensor() : at->second;
@@ -54,8 +39,9 @@ void save_whole(LanguageModel& model, const std::string& path, const io::Metadat
   const NoGrad guard;
   const nn::PipelineRanks& ranks = pipelined->ranks();
   const bool first = ranks.rank() == 0;
-  const bool front = std::ranges::all_of(tensors_of(model), at_front, &nn::NamedParameter::tensor);
-  const std::vector<nn::NamedParameter> forms = tensors_of(pipelined->whole());
+  const bool front = std::ranges::all_of(nn::model_tensors(model), nn::is_first_of_mesh,
+                                         &nn::NamedParameter::tensor);
+  const std::vector<nn::NamedParameter> forms = nn::model_tensors(pipelined->whole());
   std::vector<nn::NamedParameter> written = whole_tensors(model);
   for (size_t i = 0; i < written.size(); ++i) {
     auto& [name, t] = written[i];

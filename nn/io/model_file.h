@@ -4,11 +4,18 @@
 #pragma once
 
 #include "tessera/nn/io/safetensors.h"
-#include "tessera/nn/module.h"
+#include "tessera/nn/parameters.h"
 
 #include <string>
+#include <vector>
 
 namespace tessera::nn {
+
+/// What a file or a checkpoint of a model holds: its parameters, then its persistent buffers.
+[[nodiscard]] TESSERA_API std::vector<NamedParameter> model_tensors(Module& model);
+/// Whether this rank is the first of the mesh that `t` lies on, which writes it; true if it is
+/// plain.
+[[nodiscard]] TESSERA_API bool is_first_of_mesh(const Tensor& t);
 
 /// Writes global parameters, also of a sharded model: then all ranks of its mesh call it, and the
 /// first one writes. With plain parameters every caller writes: if several ranks hold the same

@@ -688,30 +688,6 @@ TEST(FullyShard, InitialisesByTheLayoutsThatItGave) {
   });
 }
 
-class Gated final : public Layer<Gated> {
- public:
-  void visit(Visitor& v) override { v.child("inner", inner); }
-  [[nodiscard]] Tensor forward(const Tensor& x) const { return inner(x) * gate; }
-  Linear inner{kIn, kIn, Init::normal(1), DType::f64};
-  Tensor gate = parameter({kIn}, DType::f64);  // which visit() should list
-};
-
-TEST(FullyShard, AParameterThatIsNotListedHasNoLayout) {
-  run_fake(2, 0, [](World&) {
-    const Mesh mesh = Mesh::make({{"dp", 2}});
-    Gated net;
-    fully_shard(net, mesh, kAxes);
-    const Tensor x = make_distributed(empty({kRows / 2, kIn}, DType::f64, kMeta), {kRows, kIn},
-                                      Layout::of(mesh, {Shard(0)}));
-    const std::string text = error_of<LayoutError>([&] { (void)net(x); });
-    EXPECT_NE(
-        text.find("; visit() lists no tensor that is plain: this one is an input, a constant, or a "
-                  "member that visit() leaves out"),
-        text.npos)
-        << text;
-  });
-}
-
 TEST(FullyShard, ComputesAndReducesInTheDtypesOfItsPolicy) {
   test::on_ranks(2, [](World&) {
     const Mesh mesh = Mesh::make({{"dp", 2}});

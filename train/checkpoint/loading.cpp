@@ -77,12 +77,6 @@ std::string load_step(const std::string& step, const Wanted& wanted,
 
 }  // namespace
 
-std::vector<nn::NamedParameter> model_tensors(nn::Module& model) {
-  std::vector<nn::NamedParameter> all = nn::named_parameters(model);
-  for (auto& b : nn::named_buffers(model, true)) all.push_back(std::move(b));
-  return all;
-}
-
 std::vector<std::string> names_elsewhere(const std::vector<nn::NamedParameter>& all) {
   std::vector<std::string> names;
   for (const auto& [name, t] : all)

@@ -4,6 +4,7 @@
 // one of them is known to all.
 #pragma once
 
+#include "tessera/nn/io/model_file.h"
 #include "tessera/nn/optim/optimizer.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/train/checkpoint/folder.h"
@@ -17,8 +18,7 @@
 
 namespace tessera::train {
 
-/// The parameters and persistent buffers of a model, which are what a checkpoint contains.
-[[nodiscard]] TESSERA_API std::vector<nn::NamedParameter> model_tensors(nn::Module& model);
+using nn::model_tensors;
 
 /// The names in `all` of undefined tensors, which other ranks of a pipeline have.
 [[nodiscard]] TESSERA_API std::vector<std::string> names_elsewhere(
