@@ -48,16 +48,16 @@ class TinyRunTest : public test::FolderTest {
   }
 
   [[nodiscard]] std::string path(std::string_view name) const { return concat(folder_, '/', name); }
+  /// Words of a run on the text, into a folder, on one thread.
+  [[nodiscard]] Words into(const std::string& dump) const {
+    return {"--dataloader.path", path("text.txt"), "--dump_folder", path(dump), "--threads", "1"};
+  }
   /// `train` with a model of some thousand parameters; later words win.
   [[nodiscard]] Words train(const std::string& dump, const Words& more = {}) const {
-    Words words{"train"};
+    Words words = joined(joined({"train"}, into(dump)), tiny_model());
     const auto set = [&](std::string field, std::string value) {
       words.insert(words.end(), {"--" + std::move(field), std::move(value)});
     };
-    set("dataloader.path", path("text.txt"));
-    set("dump_folder", path(dump));
-    set("threads", "1");
-    words = joined(words, tiny_model());
     set("training.steps", "20");
     set("training.local_batch_size", "2");
     set("training.seq_len", "16");

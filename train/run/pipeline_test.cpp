@@ -162,25 +162,10 @@ TEST_F(PipelineRunTest, ATiedWeightCountsOnceAndStaysEqual) {
   const Words gpt2{
       "--model.name", "gpt2", "--model.flavor", "debugmodel", "--debug.replica_check_freq", "1"};
   const auto of_gpt2 = [&](const std::string& dump, const Words& more) {
-    Words words{"train",
-                "--dataloader.path",
-                path("text.txt"),
-                "--dump_folder",
-                path(dump),
-                "--threads",
-                "1",
-                "--model.dim",
-                "32",
-                "--model.n_heads",
-                "4",
-                "--model.vocab_size",
-                "260",
-                "--training.seq_len",
-                "16",
-                "--optimizer.lr",
-                "1e-2",
-
-                "--checkpoint.enable"};
+    const Words sizes{"--model.dim",        "32",   "--model.n_heads",    "4",
+                      "--model.vocab_size", "260",  "--training.seq_len", "16",
+                      "--optimizer.lr",     "1e-2", "--checkpoint.enable"};
+    const Words words = joined(joined({"train"}, into(dump)), sizes);
     return joined(joined(words, gpt2), more);
   };
   const Words same = joined(of_step(4), {"--training.max_norm", "0.5"});
