@@ -32,6 +32,13 @@ std::vector<nn::NamedParameter> whole_tensors(LanguageModel& model) {
   return all;
 }
 
+std::vector<std::string> names_elsewhere(LanguageModel& model) {
+  std::vector<std::string> names;
+  for (const auto& [name, t] : whole_tensors(model))
+    if (!t.defined()) names.push_back(name);
+  return names;
+}
+
 void save_whole(LanguageModel& model, const std::string& path, const io::Metadata& metadata,
                 io::FileMode mode) {
   auto* const pipelined = dynamic_cast<PipelinedModel*>(&model);

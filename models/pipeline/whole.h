@@ -17,6 +17,8 @@ namespace tessera::models {
 /// All parameters and persistent buffers in the order of the whole model; undefined tensors are on
 /// other ranks of the pipeline.
 [[nodiscard]] TESSERA_API std::vector<nn::NamedParameter> whole_tensors(LanguageModel& model);
+/// The names of those that other ranks of the pipeline have, and not this one.
+[[nodiscard]] TESSERA_API std::vector<std::string> names_elsewhere(LanguageModel& model);
 /// As nn::save, of the whole model: the first rank of the world writes. Collective over all ranks
 /// that have a part of it.
 TESSERA_API void save_whole(LanguageModel& model, const std::string& path,

@@ -77,13 +77,6 @@ std::string load_step(const std::string& step, const Wanted& wanted,
 
 }  // namespace
 
-std::vector<std::string> names_elsewhere(const std::vector<nn::NamedParameter>& all) {
-  std::vector<std::string> names;
-  for (const auto& [name, t] : all)
-    if (!t.defined()) names.push_back(name);
-  return names;
-}
-
 TensorEntries without(TensorEntries entries, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const std::string states = name + '.';

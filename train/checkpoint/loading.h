@@ -20,9 +20,6 @@ namespace tessera::train {
 
 using nn::model_tensors;
 
-/// The names in `all` of undefined tensors, which other ranks of a pipeline have.
-[[nodiscard]] TESSERA_API std::vector<std::string> names_elsewhere(
-    const std::vector<nn::NamedParameter>& all);
 /// What a checkpoint has besides the tensors of these names, and besides states of them.
 [[nodiscard]] TESSERA_API TensorEntries without(TensorEntries entries,
                                                 const std::vector<std::string>& names);

@@ -342,7 +342,7 @@ std::string remedies(const Config& config, int ranks, int64_t MemoryEstimate::*n
 
 std::string memory_advice(const Config& config, int ranks) {
   if (config.parallelism.pipelines())
-    return "give each stage less layers, or smaller "
+    return "give each stage fewer layers, or a smaller "
            "--parallelism.pipeline_parallel_microbatch_size";
   MemoryEstimate e = estimate_memory(config, ranks);
   std::erase_if(e.parts, [](const MemoryEstimate::Part& part) { return !part.tensors; });

@@ -146,9 +146,10 @@ void PipelineParallel::Fields::fields(config::Fields& f) {
         "with a schedule for several",
         {.min = 1, .unit = "layers"});
   f.add("pipeline_parallel_first_stage_less_layers", pipeline_parallel_first_stage_less_layers,
-        "layers that the first stage has less, for the embedding", {.min = 0, .unit = "layers"});
+        "by how many layers the first stage has fewer, for the embedding",
+        {.min = 0, .unit = "layers"});
   f.add("pipeline_parallel_last_stage_less_layers", pipeline_parallel_last_stage_less_layers,
-        "layers that the last stage has less, for the head", {.min = 0, .unit = "layers"});
+        "by how many layers the last stage has fewer, for the head", {.min = 0, .unit = "layers"});
   f.add("module_fqns_per_model_part", module_fqns_per_model_part,
         "parts of each stage, in order: \"tok_embeddings layers.0,layers.1 norm output\"; empty: "
         "equally many layers");

@@ -93,7 +93,7 @@ class Load {
     const bool with_optimizer =
         !model_only && !c.excludes("optimizer") && (m.has_optimizer() || !complete);
     target_.emplace(*parts_.model, with_optimizer ? parts_.optimizer.get() : nullptr,
-                    names_elsewhere(models::whole_tensors(*parts_.model)));
+                    models::names_elsewhere(*parts_.model));
     check_fits(run_, from, own_, with_optimizer, *target_, print_);
     if (!model_only) tell_changes(run_, parts_, from, print_);
     losses_ = Tensor();
@@ -139,7 +139,7 @@ void load_model_alone(const CheckpointConfig& c, RunParts& parts, const Print& p
     const auto from = open_model_file(path);
     const auto tensors = model_tensors(*parts.model);
     const TensorEntries there =
-        without(from->manifest().model, names_elsewhere(models::whole_tensors(*parts.model)));
+        without(from->manifest().model, models::names_elsewhere(*parts.model));
     if (const auto faults = tensor_differences(there, tensors); !faults.empty())
       fail<DataError>("checkpoint", path, " does not fit this run: ", first_few(faults, 3));
     from->fill(tensors);

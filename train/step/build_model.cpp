@@ -39,7 +39,7 @@ std::unique_ptr<models::LanguageModel> whole_or_stages(const Config& config, con
       p.schedule(std::ssize(split), sizes.micro_batches), pipeline_mesh(p), mesh);
 }
 
-// What passes change: the model, or the stages of this rank.
+// The modules that passes wrap: the model, or the stages that this rank has.
 std::vector<models::LanguageModel*> parts_of_rank(models::LanguageModel& model) {
   const auto* pipelined = dynamic_cast<const models::PipelinedModel*>(&model);
   if (!pipelined) return {&model};

@@ -136,7 +136,7 @@ std::vector<nn::NamedParameter> TrainedModel::as_saved(models::LanguageModel& mo
             ? make_distributed(empty(local(t).shape(), dtype), t.shape(), layout_of(t))
             : empty(t.shape(), dtype);
   }
-  const TensorEntries there = without(m.model, names_elsewhere(models::whole_tensors(model)));
+  const TensorEntries there = without(m.model, models::names_elsewhere(model));
   if (const auto faults = tensor_differences(there, saved); !faults.empty())
     fail<DataError>("checkpoint", from.path(), " does not fit the model: ", first_few(faults));
   return saved;
