@@ -90,8 +90,8 @@ class Trainee {
     optimizer_->zero_grad();
     const train::PlacedBatch batch = placer_->place(rows);
     train::StepOutput output = train::forward_backward(
-        *model_, {{&batch, 1}}, scale_, [&](std::string_view part, const auto& pass) {
-          if (profile && part == "backward") profile->enter(kBackward);
+        *model_, {{&batch, 1}}, scale_, [&](const train::StepPart& part, const auto& pass) {
+          if (profile && part.name == "backward") profile->enter(kBackward);
           pass();
         });
     if (profile) profile->enter(kOptimizer);

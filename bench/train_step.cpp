@@ -159,11 +159,11 @@ class Trainee {
     const Ref<Allocator>& memory = Context::current().allocator(device_);
     const train::PlacedBatch batch{tokens_, targets_, metadata_};
     train::StepOutput output = train::forward_backward(
-        *model_, {{&batch, 1}}, scale_, [&](std::string_view part, const auto& pass) {
-          if (part == "backward") enter(kBackward);
+        *model_, {{&batch, 1}}, scale_, [&](const train::StepPart& part, const auto& pass) {
+          if (part.name == "backward") enter(kBackward);
           const int64_t before = memory->stats().live;
           pass();
-          if (part == "forward") stored_ = memory->stats().live - before;
+          if (part.name == "forward") stored_ = memory->stats().live - before;
         });
     const Tensor loss = output.values.joined(0);
     enter(kOptimizer);

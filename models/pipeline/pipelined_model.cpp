@@ -85,7 +85,8 @@ void PipelinedModel::step(std::span<const StepBatch> batches, const StepPasses& 
           model->head_loss(outputs, batches[static_cast<size_t>(micro_batch)].targets));
     };
   }
-  pipeline_.step(stages, batches.front().tokens.shape(), placement().device, around);
+  const Tensor& tokens = batches.front().tokens;
+  pipeline_.step(stages, tokens.shape(), tokens.device(), around);
   add_shared_gradients();
 }
 
@@ -109,7 +110,8 @@ void PipelinedModel::add_shared_gradients() {
   }
 }
 
-Tensor PipelinedModel::joined_rows(std::span<const Tensor> of_stages, bool load) const {
+Tensor PipelinedModel::joined_rows(std::span<const Tensor> of_stages, bool load,
+                                   Device device) const {
   const NoGrad guard;
   if (first_row_.back() == 0) return {};
   const DType dtype = load ? DType::i64 : DType::f64;
@@ -119,7 +121,7 @@ Tensor PipelinedModel::joined_rows(std::span<const Tensor> of_stages, bool load)
     if (row == at) return;
     Shape shape = load ? whole_->load_shape() : Shape{row - at};
     shape[0] = row - at;
-    rows.push_back(zeros(shape, dtype, placement().device));
+    rows.push_back(zeros(shape, dtype, device));
   };
   for (size_t i = 0; i < stages_.size(); ++i) {
     const auto number = static_cast<size_t>(stages_[i].number);

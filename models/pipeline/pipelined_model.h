@@ -60,9 +60,15 @@ class TESSERA_API PipelinedModel final : public LanguageModel {
   /// pipeline.
   void step(std::span<const StepBatch> batches, const StepPasses& passes,
             const nn::Pipeline::Around& around = {});
-  /// Loss::load or (f64) Loss::not_finite of the whole model from those of this rank's stages, in
-  /// order, which are plain. Undefined: no stage has experts. Collective over the pipeline.
-  [[nodiscard]] Tensor joined_rows(std::span<const Tensor> of_stages, bool load) const;
+  /// What each stage takes in training for micro-batches of this shape, as StageMessages::know.
+  void know_inputs(const Shape& micro_batch, std::span<const std::vector<nn::TensorForm>> inputs) {
+    pipeline_.messages().know(micro_batch, inputs);
+  }
+  /// Loss::load or (f64) Loss::not_finite of the whole model, on `device`, from those of this
+  /// rank's stages, in order, which are plain and there. Undefined: no stage has experts.
+  /// Collective over the pipeline.
+  [[nodiscard]] Tensor joined_rows(std::span<const Tensor> of_stages, bool load,
+                                   Device device) const;
 
   void visit(nn::Visitor& visitor) override;
   [[nodiscard]] int64_t vocab_size() const override { return whole_->vocab_size(); }

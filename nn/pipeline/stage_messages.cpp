@@ -101,12 +101,28 @@ TensorForm form_of(const Tensor& t) {
   return form;
 }
 
+Tensor empty_of(const TensorForm& form, Mesh mesh, Device device) {
+  if (!form.states) return empty(form.shape, form.dtype, device);
+  const Layout layout = Layout::intern(mesh, *form.states);
+  return make_distributed(empty(layout.local_shape(form.shape), form.dtype, device), form.shape,
+                          layout);
+}
+
 StageMessages::StageMessages(PipelineRanks ranks, int micro_batches)
     : ranks_(std::move(ranks)), micro_batches_(micro_batches) {}
 
 void StageMessages::begin(const Shape& micro_batch, Device device) {
   device_ = device;
   shape_.assign(micro_batch.begin(), micro_batch.end());
+}
+
+void StageMessages::know(const Shape& micro_batch,
+                         std::span<const std::vector<TensorForm>> inputs) {
+  begin(micro_batch, device_);
+  for (int stage = 1; stage < ranks_.stages(); ++stage) {
+    inputs_[key(stage)] = inputs[static_cast<size_t>(stage)];
+    described_.insert(key(stage));
+  }
 }
 
 StageMessages::Key StageMessages::key(int stage) const { return {stage, shape_}; }
@@ -121,15 +137,8 @@ void StageMessages::send(const Tensor& x, int to, int tag) {
   if (bytes.numel() > 0) sent_.push_back(tessera::send(ranks_.along, ranks_.axis, bytes, to, tag));
 }
 
-Tensor StageMessages::empty_of(const TensorForm& form) const {
-  if (!form.states) return empty(form.shape, form.dtype, device_);
-  const Layout layout = Layout::intern(ranks_.mesh, *form.states);
-  return make_distributed(empty(layout.local_shape(form.shape), form.dtype, device_), form.shape,
-                          layout);
-}
-
 Tensor StageMessages::receive(const TensorForm& form, int from, int tag) const {
-  Tensor x = empty_of(form);
+  const Tensor x = empty_of(form, ranks_.mesh, device_);
   const Tensor bytes = bytes_of(x);
   if (bytes.numel() > 0) (void)recv(ranks_.along, ranks_.axis, bytes, from, tag);
   return x;
@@ -187,7 +196,8 @@ TensorList StageMessages::from_last(const TensorList& results) {
   TensorList all = results;
   if (!mine) {
     all.clear();
-    for (const TensorForm& form : forms_in(description)) all.push_back(empty_of(form));
+    for (const TensorForm& form : forms_in(description))
+      all.push_back(empty_of(form, ranks_.mesh, device_));
   }
   for (Tensor& t : all) {
     t = t.detach();

@@ -37,7 +37,9 @@ struct TensorForm {
   bool requires_grad = false;
   std::optional<AxisStates> states = {};  ///< of its layout; none: it is plain
 };
-[[nodiscard]] TensorForm form_of(const Tensor& t);
+[[nodiscard]] TESSERA_API TensorForm form_of(const Tensor& t);
+/// A tensor of this form, distributed over `mesh` if the form is. Its values are undefined.
+[[nodiscard]] TESSERA_API Tensor empty_of(const TensorForm& form, Mesh mesh, Device device);
 
 class TESSERA_API StageMessages {
  public:
@@ -46,6 +48,9 @@ class TESSERA_API StageMessages {
   /// The shape of the micro-batches from now on, equal on all ranks, and the device that this rank
   /// computes on.
   void begin(const Shape& micro_batch, Device device);
+  /// For micro-batches of this shape in training: what each stage takes, by stage. No message
+  /// describes it then.
+  void know(const Shape& micro_batch, std::span<const std::vector<TensorForm>> inputs);
   /// Sends what `stage` gives to the stage after it. UsageError: more than 8 tensors.
   void send_forward(int stage, int micro_batch, const TensorList& outputs);
   /// The inputs of `stage` from the stage before it: leaves, which require grad if they did there.
@@ -67,7 +72,6 @@ class TESSERA_API StageMessages {
   [[nodiscard]] int tag(int stage, bool forward, int micro_batch) const;
   [[nodiscard]] Tensor receive(const TensorForm& form, int from, int tag) const;
   void send(const Tensor& x, int to, int tag);
-  [[nodiscard]] Tensor empty_of(const TensorForm& form) const;
 
   PipelineRanks ranks_;
   int micro_batches_;

@@ -46,7 +46,12 @@ void print_estimate(const Config& config, const Launch& launch, std::ostream& ou
   } catch (const ConfigError& error) {
     fits = concat("it is not known whether this fits: ", error.what());
   }
-  out << "memory that a rank of " << ranks.all << " needs to train " << config.title() << ":\n"
+  const std::string stages =
+      config.parallelism.pipelines()
+          ? concat(" (pipeline rank ", e.pipeline_rank, ", which needs the most)")
+          : "";
+  out << "memory that a rank of " << ranks.all << stages << " needs to train " << config.title()
+      << ":\n"
       << memory_table(e) << counted(ranks.of_host, "rank")
       << " on this host: " << byte_count(e.total * ranks.of_host) << '\n'
       << fits << '\n';

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A step of the run as the trainer makes it: passes, clipping, the optimizer's update. Two
-// micro-batches stand for any number of them, since gradients exist from the second on. An op whose
-// kernel takes much memory besides its outputs tells how much (workspace).
+// micro-batches stand for any number of them, since gradients exist from the second on; a pipeline
+// has many in flight and runs all actions of its schedule, on each of its ranks. An op whose kernel
+// takes much memory besides its outputs tells how much (workspace).
 #include "tessera/train/memory/estimate.h"
 
 #include "tessera/core/context.h"
@@ -13,6 +14,7 @@
 #include "tessera/dist/launch/run.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/models/pipeline/pipelined_model.h"
 #include "tessera/nn/lay_out.h"
 #include "tessera/nn/optim/clip.h"
 #include "tessera/nn/parallel/policy.h"
@@ -49,6 +51,15 @@ constexpr int64_t kGaps = 25;                   // a block in 25: reused for sma
 struct FoundPeak {
   int64_t bytes = 0, op = 0;
 };
+
+int64_t gradient_bytes(std::span<const Tensor> parameters) {
+  int64_t sum = 0;
+  for (const Tensor& p : parameters) {
+    const Tensor g = p.grad();
+    sum += bytes_of({&g, 1});
+  }
+  return sum;
+}
 
 // Follows the peak of the tensors. To find its parts takes a walk over the model, and each op of
 // forward is a new peak. So a step is run twice: the second run has the same ops, walks once, after
@@ -103,10 +114,7 @@ class Peak {
     if (!found_ || number != found_->op) return;
     ++walks_;
     gathered_ = nn::whole_parameter_bytes(model_);
-    for (const Tensor& p : parameters_) {
-      const Tensor g = p.grad();
-      gradients_ += bytes_of({&g, 1});
-    }
+    gradients_ = gradient_bytes(parameters_);
   }
 
   const MetaMemory& memory_;
@@ -180,28 +188,39 @@ int64_t batch_bytes(const Batch& batch) {
   return bytes_of(all);
 }
 
-// A step of the run with up to two of its micro-batches. Returns the bytes that forward leaves for
-// backward.
+// A step of the run. Returns the most bytes that forwards leave for backwards.
 int64_t run_step(models::LanguageModel& model, optim::Optimizer& optimizer, const Config& config,
-                 const PlacedBatch& batch, int64_t micro_batches, const MetaMemory& memory,
-                 const Peak& peak) {
-  int64_t activations = 0;
-  const auto live = [&] { return memory.stats().live - nn::whole_parameter_bytes(model); };
-  const auto measured = [&](std::string_view part, const std::function<void()>& run) {
-    if (part != "forward") return run();
-    const int64_t before = live();
-    run();
-    activations = std::max(activations, live() - before);
+                 std::span<const PlacedBatch> step, const MetaMemory& memory, const Peak& peak) {
+  const auto live = [&] {
+    return memory.stats().live - nn::whole_parameter_bytes(model) -
+           gradient_bytes(optimizer.parameters());
   };
-  const std::vector<PlacedBatch> step(static_cast<size_t>(std::min<int64_t>(2, micro_batches)),
-                                      batch);
-  (void)forward_backward(model, {step, 0, config.training.local_batch_size},
+  const int64_t before = live();
+  int64_t activations = 0;
+  const auto measured = [&](const StepPart& part, const std::function<void()>& run) {
+    run();
+    if (part.name == "forward") activations = std::max(activations, live() - before);
+  };
+  (void)forward_backward(model, {step, 0, step.front().tokens.size(0)},
                          loss_scale(zeros({2}, DType::f64, kMeta), config.model.dtype()), measured);
   if (peak.looked()) return activations;
   const NoGrad guard;
   optimizer.step({}, optim::grad_norm(optimizer.parameters(), config.training.max_norm).factor);
   optimizer.zero_grad();
   return activations;
+}
+
+// A forward of each stage alone stands for that of a pipeline, whose messages tell forms.
+void validate_stages(const models::PipelinedModel& model, const Config& config, const Mesh& mesh,
+                     const PlacedBatch& batch) {
+  const auto inputs = stage_inputs(config, mesh, batch);
+  for (const auto& [number, stage] : model.stages()) {
+    TensorList passed;
+    for (const nn::TensorForm& form : inputs[static_cast<size_t>(number)])
+      passed.push_back(nn::empty_of(form, mesh, kMeta));
+    const models::StageOutput output = stage->stage(passed, batch.metadata);
+    if (number + 1 == std::ssize(inputs)) (void)stage->head_loss(output.next, batch.targets);
+  }
 }
 
 void run_validation(models::LanguageModel& model, const Config& config, const Mesh& mesh) {
@@ -211,6 +230,8 @@ void run_validation(models::LanguageModel& model, const Config& config, const Me
       inputs_of(model, config, mesh, v.local_batch_size.value_or(config.training.local_batch_size),
                 v.seq_len.value_or(config.training.seq_len), true)
           .placed;
+  if (const auto* stages = dynamic_cast<models::PipelinedModel*>(&model))
+    return validate_stages(*stages, config, mesh, batch);
   (void)model.loss(batch.tokens, batch.targets, batch.metadata);
 }
 
@@ -232,6 +253,13 @@ void make_states(optim::Optimizer& optimizer, const std::vector<Tensor>& paramet
   optimizer.zero_grad();
 }
 
+// A pipeline's ranks have the whole model without bytes, which MetaMemory counts.
+int64_t bytes_of_whole(const Config& config, const MetaMemory& memory) {
+  const int64_t before = memory.stats().live;
+  const auto whole = config.model.make();
+  return memory.stats().live - before;
+}
+
 // `found`: the peak that an earlier call saw; receives the one that this call sees.
 MemoryEstimate estimate_on(const Config& config, std::optional<FoundPeak>& found,
                            const OptimizerFactory& make) {
@@ -243,25 +271,33 @@ MemoryEstimate estimate_on(const Config& config, std::optional<FoundPeak>& found
   for (const nn::NamedParameter& p : named) parameters.push_back(p.tensor);
   const auto optimizer = make ? make(named) : run_optimizer(config, named);
   make_states(*optimizer, parameters);
-  const TrainingConfig& training = config.training;
-  const int64_t micro_batches = training.micro_batches(data_share(mesh).parts);
-  const int64_t held = memory.stats().live;  // also buffers
+  const auto [rows, micro_batches] = config.step_sizes(data_share(mesh).parts);
+  const bool examples = config.dataloader.format != "text";  // which do not fill every row
+  auto* const stages = dynamic_cast<models::PipelinedModel*>(model.get());
+  if (stages) {
+    const PlacedBatch batch =
+        inputs_of(*model, config, mesh, rows, config.training.seq_len, examples).placed;
+    stages->know_inputs(batch.tokens.shape(), stage_inputs(config, mesh, batch));
+  }
+  const int64_t uncounted = stages ? bytes_of_whole(config, memory) : 0;
+  const int64_t held = memory.stats().live - uncounted;  // also buffers
   memory.reset_peak();  // the passes saw the whole model, of which a rank makes its shards only
 
   std::optional<Peak> peak(std::in_place, memory, *model, parameters, found,
                            config.device == DeviceChoice::cuda ? cuda(0) : kCpu);
-  const bool examples = config.dataloader.format != "text";  // which do not fill every row
-  const Inputs inputs =
-      inputs_of(*model, config, mesh, training.local_batch_size, training.seq_len, examples);
+  const Inputs inputs = inputs_of(*model, config, mesh, rows, config.training.seq_len, examples);
   const int64_t batches = batch_bytes(inputs.batch);
-  const int64_t activations =
-      run_step(*model, *optimizer, config, inputs.placed, micro_batches, memory, *peak);
+  const std::vector<PlacedBatch> step(
+      static_cast<size_t>(stages ? micro_batches : std::min<int64_t>(2, micro_batches)),
+      inputs.placed);
+  const int64_t activations = run_step(*model, *optimizer, config, step, memory, *peak);
   if (config.validation.enable && !peak->looked()) run_validation(*model, config, mesh);
 
   MemoryEstimate e;
   // All micro-batches of a step are made at its start; more are prepared ahead.
   const int64_t more_batches = (micro_batches - 1) * batches;
-  e.counted = std::max(peak->bytes(), memory.stats().peak) + more_batches;
+  const int64_t most = std::max(peak->bytes(), memory.stats().peak);
+  e.counted = most + more_batches - uncounted;
   const int64_t of_parameters = bytes_of(parameters), of_states = optimizer->state_bytes();
   const int64_t rest =
       e.counted - more_batches - held - batches - peak->gradients() - peak->gathered();
@@ -283,7 +319,7 @@ MemoryEstimate estimate_on(const Config& config, std::optional<FoundPeak>& found
       {"copy of an asynchronous save", copies ? of_parameters + of_states : 0, false},
       {"program, scratch, gaps between blocks (assumed)",
        kProgram + threads * kScratchOfThread + e.counted / kGaps, false}};
-  found = FoundPeak{e.counted - more_batches, peak->op()};
+  found = FoundPeak{most, peak->op()};
   e.walks = peak->walks();
   peak.reset();
   std::ranges::stable_sort(e.parts, std::greater<>(), &MemoryEstimate::Part::bytes);
@@ -341,9 +377,6 @@ std::string remedies(const Config& config, int ranks, int64_t MemoryEstimate::*n
 }  // namespace
 
 std::string memory_advice(const Config& config, int ranks) {
-  if (config.parallelism.pipelines())
-    return "give each stage fewer layers, or a smaller "
-           "--parallelism.pipeline_parallel_microbatch_size";
   MemoryEstimate e = estimate_memory(config, ranks);
   std::erase_if(e.parts, [](const MemoryEstimate::Part& part) { return !part.tensors; });
   return concat("the tensors of a rank need about ", byte_count(e.counted),
@@ -352,24 +385,24 @@ std::string memory_advice(const Config& config, int ranks) {
 }
 
 MemoryEstimate estimate_memory(const Config& config, int ranks, const OptimizerFactory& make) {
-  if (config.parallelism.pipelines()) {
-    fail<ConfigError>(
-        "--estimate",
-        "the memory of pipeline stages is not estimated yet: estimate the run without "
-        "--parallelism.pipeline_parallel_degree");
-  }
-  MemoryEstimate estimate;
+  MemoryEstimate most;
   WorldOptions options = world_options(config);
   options.progress = ProgressThread::never;
-  run_fake(
-      ranks, 0,
-      [&](World&) {
-        std::optional<FoundPeak> found;
-        (void)estimate_on(config, found, make);
-        estimate = estimate_on(config, found, make);
-      },
-      options);
-  return estimate;
+  const auto of_stage = static_cast<int>(config.parallelism.stage_ranks(ranks));
+  for (int rank = 0; rank < ranks; rank += of_stage) {  // the first of each pipeline rank
+    MemoryEstimate estimate;
+    run_fake(
+        ranks, rank,
+        [&](World&) {
+          std::optional<FoundPeak> found;
+          (void)estimate_on(config, found, make);
+          estimate = estimate_on(config, found, make);
+        },
+        options);
+    estimate.pipeline_rank = rank / of_stage;
+    if (estimate.counted > most.counted) most = std::move(estimate);
+  }
+  return most;
 }
 
 std::string memory_table(const MemoryEstimate& estimate) {
@@ -402,7 +435,6 @@ std::string fit_line(const MemoryEstimate& e, const HostRanks& ranks, const Free
 }
 
 std::string check_memory(const Config& config, const HostRanks& ranks, const FreeMemory& free) {
-  if (config.parallelism.pipelines()) return "memory: not estimated for stages of a pipeline";
   const MemoryEstimate e = estimate_memory(config, ranks.all);
   struct Room {
     int64_t bytes;

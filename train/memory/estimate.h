@@ -23,10 +23,11 @@ struct MemoryEstimate {
     int64_t bytes = 0;
     bool tensors = true;  ///< of training, on its device: of `counted`
   };
-  std::vector<Part> parts;  ///< largest first; they sum to `total`
-  int64_t counted = 0;      ///< tensors of training: what a run reports as `memory at its peak`
-  int64_t total = 0;        ///< also text kept as tokens and what no count sees
-  int64_t walks = 0;        ///< over all of the model, during the step: the same for any size
+  std::vector<Part> parts;    ///< largest first; they sum to `total`
+  int64_t counted = 0;        ///< tensors of training: what a run reports as `memory at its peak`
+  int64_t total = 0;          ///< also text kept as tokens and what no count sees
+  int64_t walks = 0;          ///< over all of the model, during the step: the same for any size
+  int64_t pipeline_rank = 0;  ///< of the ranks of a pipeline, the one that needs the most
 };
 
 /// The table of `--estimate`: a line per part with its share.
@@ -36,9 +37,10 @@ struct MemoryEstimate {
 using OptimizerFactory =
     std::function<std::unique_ptr<optim::Optimizer>(const std::vector<nn::NamedParameter>&)>;
 
-/// For one rank of `ranks` in a run of `config`, which has no faults. Allocates no tensor of the
-/// model's size; takes about a tenth of a second per hundred layers. Data are counted as far as the
-/// size of their files tells. `make_optimizer` replaces the run's own.
+/// For one rank of `ranks` in a run of `config`, which has no faults; of a pipeline for the rank
+/// whose stages need the most. Allocates no tensor of the model's size; takes about a tenth of a
+/// second per hundred layers. Data are counted as far as the size of their files tells.
+/// `make_optimizer` replaces the run's own.
 [[nodiscard]] TESSERA_API MemoryEstimate
 estimate_memory(const Config& config, int ranks, const OptimizerFactory& make_optimizer = {});
 

@@ -42,20 +42,24 @@ class MemoryCheck : public test::FolderTest {
                       "false"};
     return parse_config(joined(joined(words, tiny_model()), more));
   }
-  // The peak of rank 0's tensors in two steps.
-  [[nodiscard]] int64_t peak_of(const Config& config, int ranks) const {
+  // The peak of each rank's tensors in two steps.
+  [[nodiscard]] std::vector<int64_t> peaks_of(const Config& config, int ranks) const {
     std::filesystem::remove_all(folder_ + "/run");
-    int64_t peak = 0;
+    std::vector<int64_t> peaks(static_cast<size_t>(ranks));
     run_ranks(
         ranks,
         [&](World& world) {
           Trainer trainer(config);
           (void)trainer.step();
           (void)trainer.step();
-          if (world.rank() == 0) peak = Context::current().allocator(kCpu)->stats().peak;
+          peaks[static_cast<size_t>(world.rank())] =
+              Context::current().allocator(kCpu)->stats().peak;
         },
         world_options(config));
-    return peak;
+    return peaks;
+  }
+  [[nodiscard]] int64_t peak_of(const Config& config, int ranks) const {
+    return peaks_of(config, ranks)[0];
   }
   void expect_near(const Words& more, int ranks = 1) const {
     const Config c = config(more);
@@ -97,6 +101,45 @@ TEST_F(MemoryCheck, TheEstimateIsOfOneRankOfSeveral) {
                            "--parallelism.context_parallel_load_balancer", "document_headtail"}),
               2);
 }
+// The rank that needs the most, by the same schedule.
+TEST_F(MemoryCheck, TheEstimateRunsTheScheduleOfAPipeline) {
+  const Words model{"--model.dim",
+                    "64",
+                    "--model.n_layers",
+                    "8",
+                    "--model.vocab_size",
+                    "1000",
+                    "--training.seq_len",
+                    "128",
+                    "--training.local_batch_size",
+                    "16",
+                    "--parallelism.pipeline_parallel_microbatch_size",
+                    "2",
+                    "--parallelism.pipeline_parallel_degree",
+                    "2"};
+  for (const char* const schedule : {"GPipe", "1F1B", "Interleaved1F1B"}) {
+    const Config c = config(joined(model, {"--parallelism.pipeline_parallel_schedule", schedule}));
+    const std::vector<int64_t> peaks = peaks_of(c, 2);
+    const auto most = std::ranges::max_element(peaks);
+    const MemoryEstimate e = estimate_memory(c, 2);
+    const double off = static_cast<double>(e.counted) / static_cast<double>(*most) - 1;
+    std::cout << schedule << ": " << off << '\n';
+    EXPECT_NEAR(off, 0, 0.05) << schedule << '\n' << memory_table(e);
+    EXPECT_EQ(e.pipeline_rank, most - peaks.begin()) << schedule;
+  }
+}
+
+TEST_F(MemoryCheck, ValidationOfAPipelineIsCounted) {
+  const auto counted = [&](const char* rows) {
+    return estimate_memory(config({"--parallelism.pipeline_parallel_degree", "2",
+                                   "--validation.enable", "--validation.dataset_path",
+                                   folder_ + "/text.txt", "--validation.local_batch_size", rows}),
+                           2)
+        .counted;
+  };
+  EXPECT_GT(counted("3000"), 10 * counted("1"));
+}
+
 TEST_F(MemoryCheck, TheEstimateIsOfAnyFamily) {
   Config c = recipe("gpt2_debugmodel");
   c.training.local_batch_size = 1;

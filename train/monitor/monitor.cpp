@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first step is slower than the others: the remaining time is estimated without it, and the
 // peak is measured after it. Later measurements are short and ever rarer, and tell whether the peak
-// still holds. Activations are the bytes alive after forward; gradients are counted after backward.
+// still holds. Activations are the bytes alive after a forward that were not before the step's
+// passes: a pipeline has several micro-batches in flight. Gradients are counted after backward.
 #include "tessera/train/monitor/monitor.h"
 
 #include "tessera/core/context.h"
@@ -84,41 +85,52 @@ Monitor::Monitor(const MetricsConfig& metrics, const ProfilerConfig& profiler, M
 
 Monitor::~Monitor() = default;
 
-Monitor::Phase::Phase(Monitor& monitor, std::string_view name)
+Monitor::Phase::Phase(Monitor& monitor, std::string_view name, std::string_view shown)
     : monitor_(monitor),
-      span_(&monitor.profiler_, name),
+      span_(&monitor.profiler_, shown),
       name_(name),
-      live_before_(monitor.stats().live - monitor.gathered()),
       exceptions_(std::uncaught_exceptions()),
-      begin_(Clock::now()) {}
+      begin_(Clock::now()) {
+  if (name == "forward" || name == "messages") monitor.begin_passes();
+}
 
 Monitor::Phase::~Phase() {
-  MemoryByKind& memory = monitor_.memory_;
   if (name_ == "data") monitor_.data_seconds_ += seconds(Clock::now() - begin_);
-  if (name_ == "forward") {
-    const int64_t gathered = monitor_.gathered();
-    memory.gathered = std::max(memory.gathered, gathered);
-    // Where an exception ends it, its tensors are gone by now.
-    const MemoryStats stats = monitor_.stats();
-    const int64_t live = std::uncaught_exceptions() > exceptions_ ? stats.peak : stats.live;
-    memory.activations = std::max(memory.activations, live - gathered - live_before_);
-  }
-  if (name_ != "backward") return;
-  int64_t gradients = 0;
-  for (const Tensor& p : monitor_.facts_.parameters) {
-    const Tensor g = p.grad();
-    gradients += bytes_of({&g, 1});
-  }
-  memory.gradients = std::max(memory.gradients, gradients);
+  if (name_ == "forward") monitor_.end_forward(std::uncaught_exceptions() > exceptions_);
+  if (name_ == "backward")
+    monitor_.memory_.gradients = std::max(monitor_.memory_.gradients, monitor_.gradients());
+}
+
+void Monitor::begin_passes() {
+  if (!live_before_passes_) live_before_passes_ = stats().live - gathered() - gradients();
+}
+
+void Monitor::end_forward(bool failed) {
+  const int64_t whole = gathered();
+  memory_.gathered = std::max(memory_.gathered, whole);
+  // Where an exception ends it, its tensors are gone by now.
+  const int64_t live = failed ? stats().peak : stats().live;
+  memory_.activations =
+      std::max(memory_.activations, live - whole - gradients() - *live_before_passes_);
 }
 
 MemoryStats Monitor::stats() const { return Context::current().allocator(facts_.device)->stats(); }
 
 int64_t Monitor::gathered() const { return facts_.gathered_bytes ? facts_.gathered_bytes() : 0; }
 
+int64_t Monitor::gradients() const {
+  int64_t sum = 0;
+  for (const Tensor& p : facts_.parameters) {
+    const Tensor g = p.grad();
+    sum += bytes_of({&g, 1});
+  }
+  return sum;
+}
+
 void Monitor::begin_step(int64_t step) {
   step_began_ = Clock::now();
   data_seconds_ = 0;
+  live_before_passes_.reset();
   if (first_ == 0) first_ = step;
   profiler_.begin_step(step);
 }

@@ -61,11 +61,11 @@ class TESSERA_API Monitor {
   Monitor& operator=(const Monitor&) = delete;
 
   /// A phase of a step during its lifetime: an event in the trace. Memory is measured in the phases
-  /// "forward" and "backward", time in "data".
+  /// "forward" and "backward" of each micro-batch, time in "data".
   class TESSERA_API Phase {
    public:
-    /// `name` is a literal.
-    Phase(Monitor& monitor, std::string_view name);
+    /// `name` is a literal; `shown`: the event's name in the trace.
+    Phase(Monitor& monitor, std::string_view name, std::string_view shown);
     ~Phase();
     Phase(const Phase&) = delete;
     Phase& operator=(const Phase&) = delete;
@@ -74,11 +74,13 @@ class TESSERA_API Monitor {
     Monitor& monitor_;
     Profiler::Span span_;
     std::string_view name_;
-    int64_t live_before_;  // without gathered parameters
     int exceptions_;
     std::chrono::steady_clock::time_point begin_;
   };
-  [[nodiscard]] Phase phase(std::string_view name) { return {*this, name}; }
+  [[nodiscard]] Phase phase(std::string_view name) { return {*this, name, name}; }
+  [[nodiscard]] Phase phase(std::string_view name, std::string_view shown) {
+    return {*this, name, shown};
+  }
 
   void begin_step(int64_t step);
   void end_step(int64_t step);
@@ -104,6 +106,9 @@ class TESSERA_API Monitor {
  private:
   [[nodiscard]] MemoryStats stats() const;
   [[nodiscard]] int64_t gathered() const;
+  [[nodiscard]] int64_t gradients() const;
+  void begin_passes();
+  void end_forward(bool failed);
   void measure(double seconds);
   void explain_excess(const StepRecord& record);
   void write_tensorboard(const StepRecord& record);
@@ -126,7 +131,8 @@ class TESSERA_API Monitor {
   bool ceiling_holds_ = true, exceeded_ = false;
   int64_t first_ = 0, done_ = 0;  // steps of this run: the first and the latest
   Clock::time_point step_began_, first_ended_;
-  double data_seconds_ = 0;  // of the latest step
+  double data_seconds_ = 0;                    // of the latest step
+  std::optional<int64_t> live_before_passes_;  // without gathered parameters and gradients
 };
 
 }  // namespace tessera::train

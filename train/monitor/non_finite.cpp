@@ -5,6 +5,7 @@
 
 #include "tessera/core/message.h"
 #include "tessera/core/op_row.h"
+#include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
 
 #include <algorithm>
@@ -35,7 +36,7 @@ FirstNonFinite::FirstNonFinite()
       ++ops_;
       return;
     }
-    found_ = concat("op ", row.name, place(context_.module_path, backward_));
+    found_ = concat("op ", row.name, place(context_.module_path, trace_tag() == "grad"));
   };
 }
 

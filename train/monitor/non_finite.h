@@ -19,8 +19,6 @@ class TESSERA_API FirstNonFinite {
   ~FirstNonFinite();
   FirstNonFinite(const FirstNonFinite&) = delete;
   FirstNonFinite& operator=(const FirstNonFinite&) = delete;
-  /// Set in backward, where ops run under the path of the module of their forward op.
-  void in_backward(bool on) { backward_ = on; }
   /// "op swiglu in module layers.1.feed_forward", "op mul in backward of module norm"; empty if
   /// there is none.
   [[nodiscard]] const std::string& found() const { return found_; }
@@ -32,7 +30,6 @@ class TESSERA_API FirstNonFinite {
   std::function<void(const OpRow&, const void*, Tensors, Tensors)> before_;
   std::string found_;
   int64_t ops_ = 0;
-  bool backward_ = false;
 };
 
 }  // namespace tessera::train

@@ -55,6 +55,17 @@ std::string announce(const ParallelismConfig& p) {
                 ", micro-batches of ", counted(p.pipeline_parallel_microbatch_size, "row"));
 }
 
+std::vector<Remedy> remedies(const PassSettings& settings) {
+  const ParallelismConfig& p = settings.parallelism;
+  std::vector<Remedy> all;
+  if (!p.pipelines()) return all;
+  if (const int64_t rows = p.pipeline_parallel_microbatch_size; rows > 1)
+    all.push_back({{{"parallelism.pipeline_parallel_microbatch_size", std::to_string(rows / 2)}}});
+  if (p.pipeline_parallel_schedule_csv.empty() && p.pipeline_parallel_schedule == "GPipe")
+    all.push_back({{{"parallelism.pipeline_parallel_schedule", "1F1B"}}});
+  return all;
+}
+
 // The message without the name in brackets, which is the field's here.
 template <class F> auto as_config_error(std::string_view field, F&& f) {
   try {
@@ -155,6 +166,8 @@ void PipelineParallel::Fields::fields(config::Fields& f) {
         "equally many layers");
 }
 
-ParallelPass PipelineParallel::row() { return {.faults = faults, .announce = announce}; }
+ParallelPass PipelineParallel::row() {
+  return {.faults = faults, .announce = announce, .remedies = remedies};
+}
 
 }  // namespace tessera::train

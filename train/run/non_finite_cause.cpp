@@ -44,14 +44,17 @@ std::string first_op(const RunFacts& run, RunParts& parts, int64_t steps) {
   const LossScale scale = loss_scale(summed_counts(input, parts.mesh, feed.share(), run.device),
                                      run.config.model.dtype());
   FirstNonFinite watch;
+  std::string action;  // of a pipeline
   (void)forward_backward(*parts.model, {input.batches, steps, feed.rows_at_once()}, scale,
-                         [&](std::string_view part, const std::function<void()>& pass) {
-                           watch.in_backward(part == "backward");
+                         [&](const StepPart& part, const std::function<void()>& pass) {
+                           const bool before = watch.found().empty();
                            pass();
+                           if (part.action && before && !watch.found().empty())
+                             action = concat(" (", part.text(), " of the schedule)");
                          });
   parts.optimizer->zero_grad();
   // The earliest of all ranks: texts of numbers of one width are in their order.
-  const std::string& own = watch.found();
+  const std::string own = watch.found() + action;
   const std::string first =
       first_of_ranks(own.empty() ? own : fmt::format("{:019}{}", watch.ops_before(), own));
   return first.empty() ? first : concat("first made by ", first.substr(19));

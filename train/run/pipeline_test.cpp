@@ -5,6 +5,7 @@
 #include "tessera/nn/io/safetensors.h"
 #include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/tiny_run.h"
+#include "tessera/tests/support/trials.h"
 #include "tessera/train/run/faults.h"
 #include "tessera/train/run/trainer.h"
 
@@ -248,6 +249,40 @@ TEST_F(PipelineRunTest, EvaluatesAndGeneratesOnPipelines) {
     EXPECT_EQ(on(command, 2), whole);
     EXPECT_EQ(on(command, 4), whole);
   }
+}
+
+// An event for each action, by its name in the schedule.
+TEST_F(PipelineRunTest, TracesShowActions) {
+  const Words profiled{"--profiler.enable_profiling", "--profiler.profile_freq", "2",
+                       "--profiler.profiler_warmup", "0"};
+  (void)train_on(2, train("two", joined(of_step(2), joined(pipeline(2, "1F1B"), profiled))));
+  TESSERA_EXPECT_HOLDS(out_.str(), "pipeline rank 1: memory at its peak");
+  for (const int rank : {0, 1}) {
+    const std::string trace =
+        io::read_file(path(concat("two/profiling/traces/iteration_2/rank", rank, "_trace.json")));
+    for (int micro_batch = 0; micro_batch < 8; ++micro_batch) {
+      for (const char kind : {'F', 'B'})
+        TESSERA_EXPECT_HOLDS(trace, concat("\"name\":\"", rank, kind, micro_batch, '"'));
+    }
+    TESSERA_EXPECT_HOLDS(trace, rank == 0 ? "\"0SEND_F7\"" : "\"1RECV_F7\"");
+  }
+}
+
+TEST_F(PipelineRunTest, ANonFiniteValueIsNamedByItsPlaceInTheSchedule) {
+  const Config c = config("hot", joined(of_step(2), pipeline(2, "1F1B")));
+  const auto overflow = [&](World&) {
+    Trainer trainer(c);
+    for (const auto& p : nn::named_parameters(trainer.model())) {
+      const NoGrad guard;
+      if (p.name == "layers.3.feed_forward.w1.weight" ||
+          p.name == "layers.3.feed_forward.w3.weight")
+        nn::copy_values(p.tensor, full(p.tensor.shape(), 1e20));
+    }
+    (void)trainer.step();
+  };
+  TESSERA_EXPECT_HOLDS(test::error_of([&] { run_ranks(2, overflow); }),
+                       "first made by op swiglu in module layers.3.feed_forward (1F0 of "
+                       "the schedule) on rank 1");
 }
 
 TEST_F(PipelineRunTest, WhatDoesNotFitIsSaidBeforeARun) {

@@ -81,8 +81,8 @@ void Trainer::begin_monitor(Screen* screen) {
 }
 
 Around Trainer::phases() {
-  return [this](std::string_view part, const std::function<void()>& run) {
-    const auto phase = monitor_->phase(part);
+  return [this](const StepPart& part, const std::function<void()>& run) {
+    const auto phase = monitor_->phase(part.name, part.text());
     run();
   };
 }
@@ -102,6 +102,7 @@ void Trainer::run() {
   }
   settle();
   monitor_->finish();
+  print_memory_of_pipeline();
   const bool stopped = stops(stopped_by());
   if (!stopped) print_(fmt::format("training completed in {}", duration(seconds_since(start))));
   if (!stopped || !c.checkpoint.enable) write_model();
@@ -268,6 +269,16 @@ bool Trainer::checkpoint_or_stop() {
   settle();
   checkpoints_.follow(due, progress());
   return stops(stopped_by());
+}
+
+// The first rank has told its own: stages differ.
+void Trainer::print_memory_of_pipeline() {
+  const ParallelismConfig& p = run_.config.parallelism;
+  if (!p.pipelines()) return;
+  const std::vector<std::string> all = texts_of_ranks(monitor_->memory().text());
+  const auto of_stage = static_cast<size_t>(p.stage_ranks(world_.size()));
+  for (size_t rank = of_stage; rank < all.size(); rank += of_stage)
+    print_(concat("pipeline rank ", rank / of_stage, ": ", all[rank]));
 }
 
 // The plot, and the model unless the last checkpoint holds it.

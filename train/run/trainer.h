@@ -91,6 +91,7 @@ class TESSERA_API Trainer {
   [[nodiscard]] Progress progress() const;
   /// True if the run must stop.
   [[nodiscard]] bool checkpoint_or_stop();
+  void print_memory_of_pipeline();
   void write_model();
 
   World& world_;

@@ -4,6 +4,7 @@
 
 #include "tessera/dist/dtensor.h"
 #include "tessera/models/pipeline/pipelined_model.h"
+#include "tessera/nn/lay_out.h"
 
 #include <algorithm>
 #include <utility>
@@ -39,6 +40,12 @@ std::unique_ptr<models::LanguageModel> whole_or_stages(const Config& config, con
       p.schedule(std::ssize(split), sizes.micro_batches), pipeline_mesh(p), mesh);
 }
 
+void apply_passes(models::LanguageModel& model, const Config& config, const Mesh& mesh) {
+  if (config.debug.moe_force_load_balance) model.force_load_balance();
+  for (const ParallelPass& pass : parallel_passes())
+    if (pass.apply) pass.apply(model, config.pass_settings(), mesh);
+}
+
 // The modules that passes wrap: the model, or the stages that this rank has.
 std::vector<models::LanguageModel*> parts_of_rank(models::LanguageModel& model) {
   const auto* pipelined = dynamic_cast<const models::PipelinedModel*>(&model);
@@ -53,14 +60,32 @@ std::vector<models::LanguageModel*> parts_of_rank(models::LanguageModel& model) 
 std::unique_ptr<models::LanguageModel> build_model(const Config& config, const Mesh& mesh,
                                                    const FillModel& fill) {
   std::unique_ptr<models::LanguageModel> model = whole_or_stages(config, mesh);
-  if (config.debug.moe_force_load_balance) model->force_load_balance();
-  for (const ParallelPass& pass : parallel_passes()) {
-    if (!pass.apply) continue;
-    for (models::LanguageModel* part : parts_of_rank(*model))
-      pass.apply(*part, config.pass_settings(), mesh);
-  }
+  for (models::LanguageModel* part : parts_of_rank(*model)) apply_passes(*part, config, mesh);
   fill(*model, nn::laid_out(*model, mesh));
   return model;
+}
+
+std::vector<std::vector<nn::TensorForm>> stage_inputs(const Config& config, const Mesh& mesh,
+                                                      const PlacedBatch& batch) {
+  std::vector<std::vector<nn::TensorForm>> all;
+  TensorList passed{batch.tokens};
+  const std::unique_ptr<models::LanguageModel> whole = config.model.make();
+  for (const std::vector<std::string>& parts : config.parallelism.split(whole->parts())) {
+    const std::unique_ptr<models::LanguageModel> stage = config.model.make();
+    stage->keep(parts);
+    apply_passes(*stage, config, mesh);
+    nn::lay_out(*stage, nn::laid_out(*stage, mesh));
+    all.emplace_back();
+    TensorList leaves;
+    for (const Tensor& t : passed) {
+      nn::TensorForm& form = all.back().emplace_back(nn::form_of(t));
+      if (form.states) form.states = layout_of(t).without_partials().states();
+      leaves.push_back(nn::empty_of(form, mesh, kMeta));
+      if (form.requires_grad) leaves.back().set_requires_grad();
+    }
+    passed = stage->stage(leaves, batch.metadata).next;
+  }
+  return all;
 }
 
 BatchPlacer::BatchPlacer(models::Metadata whole, DataShare share, Device device,

@@ -5,6 +5,7 @@
 
 #include "tessera/models/model.h"
 #include "tessera/nn/parameters.h"
+#include "tessera/nn/pipeline/stage_messages.h"
 #include "tessera/train/config/config.h"
 #include "tessera/train/data/data.h"
 
@@ -29,6 +30,11 @@ struct PlacedBatch {
   Tensor tokens, targets;  ///< (B, T) i64
   models::Metadata metadata;
 };
+
+/// Of a pipeline, by stage: what it takes in training from the stage before it, if a micro-batch is
+/// like `batch`, which is on the meta device. Builds each stage there.
+[[nodiscard]] TESSERA_API std::vector<std::vector<nn::TensorForm>> stage_inputs(
+    const Config& config, const Mesh& mesh, const PlacedBatch& batch);
 
 /// Places the rows that this rank has read, equally many on each rank, on the mesh and a device.
 /// With a cut (ParallelismConfig::sequence_cut) tokens, targets, positions, documents and

@@ -50,12 +50,12 @@ Feed::Feed(MicroBatchSource source, FeedSizes sizes, models::LanguageModel& mode
 
 StepInput Feed::input_from(int64_t first, const Around& around) {
   std::vector<Batch> rows;  // this rank's, plain and on the host
-  around("data", [&] {
+  around({"data"}, [&] {
     for (int64_t i = 0; i < sizes_.micro_batches; ++i)
       rows.push_back(source_(first + i * rows_at_once()));
   });
   StepInput input{.first = first};
-  around("place", [&] {  // cuts of sequences are found on the host
+  around({"place"}, [&] {  // cuts of sequences are found on the host
     for (const Batch& batch : rows) {
       input.targets += static_cast<double>(valid_targets(batch));
       input.tokens += static_cast<double>(tokens_of(batch));

@@ -48,11 +48,10 @@ Tensor forward(models::LanguageModel& model, const PlacedBatch& batch, const Los
 }
 
 // The losses of all stages of the pipeline, equal on all ranks.
-StepValues joined_losses(models::PipelinedModel& model, StepValues& own) {
+StepValues joined_losses(models::PipelinedModel& model, StepValues& own, Device device) {
   std::vector<std::string> names{std::string(kLossValue)};
   for (const std::string& name : model.auxiliary_losses()) names.push_back("loss/" + name);
   const NoGrad guard;
-  const Device device = model.placement().device;
   const std::vector<std::string> known = own.names();
   std::vector<Tensor> values;
   for (const std::string& name : names) {
@@ -69,10 +68,11 @@ StepValues joined_losses(models::PipelinedModel& model, StepValues& own) {
   return all;
 }
 
-Tensor joined_rows(const models::PipelinedModel& model, std::vector<Tensor> of_stages, bool load) {
+Tensor joined_rows(const models::PipelinedModel& model, std::vector<Tensor> of_stages, bool load,
+                   Device device) {
   for (Tensor& rows : of_stages)
     if (rows.defined() && rows.is_distributed()) rows = full_tensor(rows);
-  return model.joined_rows(of_stages, load);
+  return model.joined_rows(of_stages, load, device);
 }
 
 // All micro-batches through the stages of this rank.
@@ -100,13 +100,14 @@ StepOutput run_schedule(models::PipelinedModel& model, const MicroBatches& step,
                                         return auxiliary_terms(found.auxiliary, scale, own);
                                       }};
   model.step(batches, passes, [&](const Action& action, const std::function<void()>& run) {
-    around(action.kind == ActionKind::forward    ? "forward"
-           : action.kind == ActionKind::backward ? "backward"
-                                                 : "messages",
-           run);
+    const std::string_view name = action.kind == ActionKind::forward    ? "forward"
+                                  : action.kind == ActionKind::backward ? "backward"
+                                                                        : "messages";
+    around({name, &action}, run);
   });
-  return {joined_losses(model, own), joined_rows(model, std::move(load), true),
-          joined_rows(model, std::move(not_finite), false)};
+  const Device device = batches.front().tokens.device();
+  return {joined_losses(model, own, device), joined_rows(model, std::move(load), true, device),
+          joined_rows(model, std::move(not_finite), false, device)};
 }
 
 }  // namespace
@@ -128,8 +129,8 @@ StepOutput forward_backward(models::LanguageModel& model, const MicroBatches& st
                       static_cast<int64_t>(i) * step.rows_at_once);
     const nn::MicroBatch micro(i + 1 == step.batches.size());
     Tensor total;
-    around("forward", [&] { total = forward(model, step.batches[i], scale, output); });
-    around("backward", [&] { backward(total); });
+    around({"forward"}, [&] { total = forward(model, step.batches[i], scale, output); });
+    around({"backward"}, [&] { backward(total); });
   }
   return output;
 }

@@ -6,22 +6,33 @@
 // mean.
 #pragma once
 
+#include "tessera/dist/schedules/action.h"
 #include "tessera/models/model.h"
 #include "tessera/train/monitor/step_values.h"
 #include "tessera/train/step/build_model.h"
 
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace tessera::train {
 
-/// Wraps a part of a step, "forward" or "backward" of a micro-batch, "data" or "place": calls `run`
-/// once, and may measure before and after.
-using Around = std::function<void(std::string_view part, const std::function<void()>& run)>;
+/// A part of a step.
+struct StepPart {
+  /// "forward" or "backward" of a micro-batch, "messages" of a pipeline, "data" or "place".
+  std::string_view name;
+  const Action* action = nullptr;  ///< in the schedule of a pipeline
+  /// Of an action as schedules write it, `2F0`; else the name.
+  [[nodiscard]] std::string text() const {
+    return action ? tessera::text(*action) : std::string(name);
+  }
+};
+/// Wraps a part of a step: calls `run` once, and may measure before and after.
+using Around = std::function<void(const StepPart& part, const std::function<void()>& run)>;
 /// Calls `run` and measures nothing.
 [[nodiscard]] inline Around unwatched() {
-  return [](std::string_view, const std::function<void()>& run) { run(); };
+  return [](const StepPart&, const std::function<void()>& run) { run(); };
 }
 
 /// All micro-batches of a step.

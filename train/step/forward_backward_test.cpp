@@ -44,8 +44,8 @@ Result step(int ranks, int rows, std::string* order = nullptr) {
     Feed& feed = *parts.feed;
     const StepInput input = feed.next(unwatched());
     const Tensor counts = summed_counts(input, parts.mesh, feed.share(), kCpu);
-    const Around around = [&](std::string_view part, const std::function<void()>& run) {
-      if (order) *order += concat(part, ' ');
+    const Around around = [&](const StepPart& part, const std::function<void()>& run) {
+      if (order) *order += concat(part.text(), ' ');
       run();
     };
     StepOutput output = forward_backward(*parts.model, {input.batches, 0, feed.rows_at_once()},
