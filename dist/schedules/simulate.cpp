@@ -109,6 +109,9 @@ class Clockwork {
 }  // namespace
 
 double ActionTimes::of(const Action& action) const {
+  if (!measured.empty()) {
+    if (const auto at = measured.find(text(action)); at != measured.end()) return at->second;
+  }
   switch (action.kind) {
     case ActionKind::forward: return forward;
     case ActionKind::backward_input: return backward_input;

@@ -5,6 +5,8 @@
 
 #include "tessera/dist/schedules/schedule.h"
 
+#include <map>
+#include <string>
 #include <vector>
 
 namespace tessera {
@@ -13,6 +15,7 @@ namespace tessera {
 struct ActionTimes {
   double forward = 1, backward_input = 1, backward_weight = 1;
   double message = 0;  ///< from the end of an action to where another rank may use what it gave
+  std::map<std::string, double> measured = {};  ///< of single actions, by their texts, instead
   [[nodiscard]] double of(const Action& action) const;
 };
 

@@ -32,6 +32,14 @@ Tensor gradient_of(const Tensor& leaf) {
   return g.is_distributed() ? redistribute(g, layout_of(leaf)) : g;
 }
 
+// On a device its stream waits.
+void wait_for(const TensorList& received) {
+  for (const Tensor& t : received) {
+    const Tensor bytes = t.is_distributed() ? local(t) : t;
+    if (bytes.device().is_cpu()) (void)bytes.read_data();
+  }
+}
+
 TensorList leaves_of(const TensorList& outputs) {
   TensorList leaves;
   for (const Tensor& t : outputs) {
@@ -78,11 +86,17 @@ void Pipeline::step(const std::map<int, PipelineStage>& stages, const Shape& mic
   in_flight_.clear();
   ended_.clear();
   messages_.begin(micro_batch, device);
+  const auto watched = [&](const Action& action, const std::function<void()>& f) {
+    if (around) around(action, f);
+    else f();
+  };
   for (const Action& action : actions_) {
     for (const Action& part : parts_of(action)) {
-      const PipelineStage& stage = stages.at(part.stage);
-      if (around) around(part, [&] { run(stage, part); });
-      else run(stage, part);
+      if (const auto receive = receive_of(part)) {
+        const bool forward = part.kind == ActionKind::forward;
+        watched(*receive, [&] { wait_for(forward ? at(part).inputs : at(part).gradients); });
+      }
+      watched(part, [&] { run(stages.at(part.stage), part); });
     }
   }
   messages_.finish();
@@ -91,6 +105,15 @@ void Pipeline::step(const std::map<int, PipelineStage>& stages, const Shape& mic
 
 Pipeline::InFlight& Pipeline::at(const Action& action) {
   return in_flight_[{action.stage, action.micro_batch}];
+}
+
+std::optional<Action> Pipeline::receive_of(const Action& action) const {
+  const std::optional<Action> input =
+      computes(action.kind) ? input_of(action, ranks_.stages()) : std::optional<Action>();
+  if (!input || ranks_.has(input->stage)) return std::nullopt;
+  const bool forward = action.kind == ActionKind::forward;
+  return Action{action.stage, forward ? ActionKind::recv_forward : ActionKind::recv_backward,
+                action.micro_batch};
 }
 
 void Pipeline::run(const PipelineStage& on, const Action& action) {

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -35,7 +36,8 @@ struct PipelineStage {
 
 class TESSERA_API Pipeline {
  public:
-  /// Wraps an action: calls `run` once, and may measure before and after.
+  /// Wraps an action: calls `run` once, and may measure before and after. On the CPU a rank waits
+  /// for a message before the action that reads it: that is a second part of the receive.
   using Around = std::function<void(const Action& action, const std::function<void()>& run)>;
 
   /// UsageError: a schedule for another number of ranks, or with split backward.
@@ -62,6 +64,8 @@ class TESSERA_API Pipeline {
   };
   using Place = std::pair<int, int>;  // stage, micro-batch
   void check(const std::map<int, PipelineStage>& stages) const;
+  /// The receive that `action` reads, or none.
+  [[nodiscard]] std::optional<Action> receive_of(const Action& action) const;
   void run(const PipelineStage& stage, const Action& action);
   void forward(const PipelineStage& stage, const Action& action);
   void backward(const PipelineStage& stage, const Action& action);

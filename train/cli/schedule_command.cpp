@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shows a pipeline schedule before anything is trained: idle time and micro-batches in flight of
-// each rank, and a drawing. Its CSV can be edited by hand and read back.
+// each rank, and a drawing. Its CSV can be edited by hand and read back. Or that of a run, with the
+// times of its actions: what a step took beside what they would take without other delays.
 #include "tessera/core/message.h"
 #include "tessera/dist/schedules/drawing.h"
 #include "tessera/dist/schedules/passes.h"
 #include "tessera/nn/io/files.h"
 #include "tessera/train/cli/commands.h"
+#include "tessera/train/config/config.h"
 #include "tessera/train/monitor/screen.h"
+#include "tessera/train/monitor/traces.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
 #include <ostream>
 #include <utility>
 
@@ -18,7 +23,7 @@ namespace tessera::train {
 namespace {
 
 struct ScheduleFields {
-  std::string name, csv, out, actions;
+  std::string name, csv, from, out, actions;
   int64_t ranks = 4, stages = 0, micro_batches = 8;
   ActionTimes times;
   void fields(config::Fields& f) {
@@ -30,6 +35,9 @@ struct ScheduleFields {
     }
     f.add("name", name, help, {.choices = names});
     f.add("csv", csv, "file of a schedule to read instead of one by name");
+    f.add("from", from,
+          "dump folder of a run with a pipeline and --profiler.enable_profiling: its schedule, and "
+          "how many milliseconds its actions took");
     f.add("ranks", ranks, "ranks of the pipeline", {.min = 1, .max = 4096, .unit = "ranks"});
     f.add("stages", stages, "stages of the model; 0: one per rank",
           {.min = 0, .max = 1 << 16, .unit = "stages"});
@@ -48,9 +56,37 @@ struct ScheduleFields {
   }
 };
 
+// What a run measured: its schedule, the times of its actions and a step's, in milliseconds.
+struct Measured {
+  PipelineSchedule schedule;
+  ActionTimes times;
+  double step = 0;
+};
+Measured measured_by(const std::string& run, const Catalogue& catalogue) {
+  require_there("--from", run);
+  const Config config =
+      read_config((std::filesystem::path(run) / "config.json").string(), catalogue);
+  const std::vector<TraceFolder> folders = trace_folders(run);
+  if (folders.empty() || !config.parallelism.pipelines()) {
+    fail<ConfigError>("--from", run, folders.empty() ? " has no traces" : " has no pipeline",
+                      ": give a run that trained with --parallelism.pipeline_parallel_degree and "
+                      "--profiler.enable_profiling");
+  }
+  const auto ranks = std::ssize(folders.back().ranks);
+  const StepSizes sizes = config.step_sizes(config.parallelism.data_parts(ranks));
+  const models::Split split = config.parallelism.split(config.model.make()->parts());
+  const MeasuredActions actions = measured_actions(folders.back());
+  Measured m{config.parallelism.schedule(std::ssize(split), sizes.micro_batches), {}, 0};
+  constexpr double kMilliseconds = 1e3;
+  for (const auto& [action, seconds] : actions.of)
+    m.times.measured[action] = kMilliseconds * seconds;
+  m.step = kMilliseconds * actions.step;
+  return m;
+}
+
 PipelineSchedule schedule_of(const ScheduleFields& c) {
   if (c.name.empty() == c.csv.empty())
-    fail<ConfigError>("--name", "give a schedule by --name, or a file by --csv");
+    fail<ConfigError>("--name", "give a schedule by --name, a file by --csv or a run by --from");
   if (!c.csv.empty()) require_there("--csv", c.csv);
   if (!c.csv.empty()) return read_schedule(io::read_file(c.csv));
   const int64_t stages = c.stages == 0 ? c.ranks : c.stages;
@@ -64,10 +100,11 @@ PipelineSchedule schedule_of(const ScheduleFields& c) {
 }
 
 // A schedule with a fault is wrong usage.
-std::pair<PipelineSchedule, Simulation> simulated(const ScheduleFields& c) {
+std::pair<PipelineSchedule, Simulation> simulated(const ScheduleFields& c,
+                                                  const std::optional<Measured>& measured) {
   try {
-    PipelineSchedule schedule = schedule_of(c);
-    Simulation simulation = simulate(schedule, c.times);
+    PipelineSchedule schedule = measured ? measured->schedule : schedule_of(c);
+    Simulation simulation = simulate(schedule, measured ? measured->times : c.times);
     return {std::move(schedule), std::move(simulation)};
   } catch (const ValueError& error) {
     throw ConfigError(error.what());
@@ -101,12 +138,19 @@ void write(const std::string& path, const char* field, const std::string& csv, s
   out << "wrote " << path << '\n';
 }
 
-int run(Arguments arguments, std::ostream& out, const Catalogue&) {
+int run(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   const auto c = parsed_fields<ScheduleFields>(arguments);
-  const auto [schedule, s] = simulated(c);
-  out << fmt::format("{}: stages {}, ranks {}, micro-batches {}, a step takes {:.4g}\n",
-                     c.csv.empty() ? c.name : c.csv, schedule.stages(), schedule.ranks.size(),
-                     schedule.micro_batches, s.end);
+  if (!c.from.empty() && !(c.name.empty() && c.csv.empty()))
+    fail<ConfigError>("--from", "is the schedule of a run: leave out --name and --csv");
+  std::optional<Measured> measured;
+  if (!c.from.empty()) measured = measured_by(c.from, catalogue);
+  const auto [schedule, s] = simulated(c, measured);
+  const std::string& title = measured ? c.from : c.csv.empty() ? c.name : c.csv;
+  out << fmt::format("{}: stages {}, ranks {}, micro-batches {}, a step takes {:.4g}\n", title,
+                     schedule.stages(), schedule.ranks.size(), schedule.micro_batches, s.end);
+  if (measured)
+    out << fmt::format("measured: {:.4g} ms, {:+.1f} % from its actions one after another\n",
+                       measured->step, 100 * (measured->step / s.end - 1));
   out << fmt::format("{:>4}  {:>8}  {:>16}  {:>14}  {:>9}  {}\n", "rank", "busy", "idle",
                      "idle in span", "in flight", "stages");
   for (size_t rank = 0; rank < s.ranks.size(); ++rank) {

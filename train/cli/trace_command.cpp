@@ -2,9 +2,8 @@
 #include "tessera/core/message.h"
 #include "tessera/train/cli/commands.h"
 #include "tessera/train/monitor/chrome_trace.h"
+#include "tessera/train/monitor/traces.h"
 
-#include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <ostream>
 
@@ -23,63 +22,21 @@ struct TraceConfig {
   }
 };
 
-// The ranks' traces in the folder itself.
-std::vector<std::string> traces_in(const fs::path& folder) {
-  std::vector<std::string> paths;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("rank") && name.ends_with("_trace.json"))
-      paths.push_back(entry.path().string());
-  }
-  std::ranges::sort(paths);
-  return paths;
-}
-
-// The step of `iteration_10`; -1: another name.
-int64_t iteration_of(const fs::path& folder) {
-  constexpr std::string_view kIteration = "iteration_";
-  const std::string name = folder.filename().string();
-  int64_t step = -1;
-  if (name.starts_with(kIteration))
-    std::from_chars(name.data() + kIteration.size(), name.data() + name.size(), step);
-  return step;
-}
-
-// The folders of iterations with traces below a folder, the first iteration first.
-std::vector<fs::path> iterations_below(const std::string& folder) {
-  constexpr int kDeepest = 3;  // below a dump folder: profiling/traces/iteration_10
-  std::vector<fs::path> found;
-  std::error_code error;
-  fs::recursive_directory_iterator at(folder, fs::directory_options::skip_permission_denied, error);
-  if (error) fail<IoError>("trace", "cannot read folder ", folder, ": ", error.message());
-  for (; at != fs::recursive_directory_iterator(); at.increment(error)) {
-    if (error) break;
-    if (!at->is_directory(error)) continue;
-    if (at.depth() + 1 == kDeepest) at.disable_recursion_pending();
-    if (iteration_of(at->path()) >= 0 && !traces_in(at->path()).empty())
-      found.push_back(at->path());
-  }
-  std::ranges::stable_sort(found, {}, iteration_of);
-  return found;
-}
-
 int run(Arguments arguments, std::ostream& out, const Catalogue&) {
-  std::string folder = parsed_folders<TraceConfig>(arguments, 1).second[0];
-  std::vector<std::string> paths = traces_in(folder);
-  if (paths.empty()) {
-    const std::vector<fs::path> iterations = iterations_below(folder);
-    if (iterations.empty())
-      fail<DataError>("trace", folder,
-                      " holds no rank<r>_trace.json, and no folder iteration_<step> below it does; "
-                      "give a run that trained with --profiler.enable_profiling");
+  const std::string folder = parsed_folders<TraceConfig>(arguments, 1).second[0];
+  const std::vector<TraceFolder> found = trace_folders(folder);
+  if (found.empty())
+    fail<DataError>("trace", folder,
+                    " holds no rank<r>_trace.json, and no folder iteration_<step> below it does; "
+                    "give a run that trained with --profiler.enable_profiling");
+  const auto& [last, paths] = found.back();
+  if (last != folder) {
     out << "iterations below " << folder << ':';
-    for (const fs::path& at : iterations) out << ' ' << at.lexically_relative(folder).string();
-    folder = iterations.back().string();
-    out << "; taking " << folder << '\n';
-    paths = traces_in(folder);
+    for (const TraceFolder& f : found)
+      out << ' ' << fs::path(f.path).lexically_relative(folder).string();
+    out << "; taking " << last << '\n';
   }
-  const std::string to = (fs::path(folder) / "trace.json").string();
+  const std::string to = (fs::path(last) / "trace.json").string();
   join_traces(paths, to);
   out << "wrote " << to << ", of " << counted(paths.size(), "rank") << "\n";
   return 0;

@@ -266,6 +266,13 @@ TEST_F(PipelineRunTest, TracesShowActions) {
     }
     TESSERA_EXPECT_HOLDS(trace, rank == 0 ? "\"0SEND_F7\"" : "\"1RECV_F7\"");
   }
+  EXPECT_EQ(run({"schedule", "--from", path("two")}), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "stages 2, ranks 2, micro-batches 8, a step takes ");
+  TESSERA_EXPECT_HOLDS(out_.str(), "measured: ");
+  EXPECT_EQ(run({"schedule", "--from", path("two"), "--name", "GPipe"}), 2);
+  (void)train_on(1, train("one", of_step(1)));
+  EXPECT_EQ(run({"schedule", "--from", path("one")}), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "one has no traces: give a run");
 }
 
 TEST_F(PipelineRunTest, ANonFiniteValueIsNamedByItsPlaceInTheSchedule) {
