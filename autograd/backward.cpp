@@ -3,6 +3,11 @@
 // and a leaf as soon as its last gradient is there, so that its hooks overlap the rest of backward.
 // State belongs to the pass; a node stores its slot in it, restored at the end, so a pass may run
 // inside another (hooks, recompute).
+//
+// A pass in two parts runs first the nodes between results and inputs, each for the gradients on
+// that way alone, then everything else. What arrived at a node, or was given for the second part
+// unasked (a norm gives all its gradients at once), stays with its state. Between the parts the
+// pass is put down: nodes, tape and grad mode are as if it did not exist.
 #include "tessera/autograd/autograd.h"
 #include "tessera/autograd/graph_root.h"
 #include "tessera/core/message.h"
@@ -11,32 +16,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <utility>
 
 namespace tessera {
 
 class BackwardPass {
  public:
   BackwardPass(bool retain, bool create_graph)
-      : retain_(retain),
-        tape_(Tape::current()),
-        accumulated_(tape_.accumulates),
-        mode_(create_graph) {
+      : retain_(retain), create_graph_(create_graph), tape_(Tape::current()) {
     states_.reserve(64);
-    if (tape_.passes++ == 0) ++tape_.outermost;
+    take_up();
   }
   BackwardPass(const BackwardPass&) = delete;
   BackwardPass& operator=(const BackwardPass&) = delete;
   ~BackwardPass() {
-    for (State& s : states_) {
-      s.node->pass_ = s.outer_pass;
-      s.node->slot_ = s.outer_slot;
-    }
-    for (RegionState& r : regions_) {
-      r.region->pass_ = r.outer_pass;
-      r.region->slot_ = r.outer_slot;
-    }
-    tape_.accumulates = accumulated_;
-    if (--tape_.passes == 0) tape_.final_callbacks.clear();  // left over from a pass that threw
+    if (mode_) put_down();
   }
 
   void add_root(const GraphRoot& result, const Tensor& gradient) {
@@ -53,43 +48,57 @@ class BackwardPass {
   }
 
   void run() {
-    tape_.accumulates = captures_.empty();
     discover();
     if (!captures_.empty()) prune();
-    for (const State& s : states_) {
-      if (s.needed && s.node->region) ++regions_[region_slot(s.node->region)].left;
-    }
-    for (size_t r : roots_) {
-      if (states_[r].dependencies == 0 && !states_[r].queued) push(r);
-    }
-    while (!heap_.empty()) {
-      std::pop_heap(heap_.begin(), heap_.end());
-      const size_t at = heap_.back().second;
-      heap_.pop_back();
-      // A region ends after its leaves, which run at once.
-      if (!ended_.empty() && states_[at].node->sequence != 0) end_regions();
-      visit(at);
-    }
-    end_regions();
-    if (tape_.passes == 1) {
-      auto callbacks = std::move(tape_.final_callbacks);
-      tape_.final_callbacks.clear();
-      for (auto& f : callbacks) f();
-    }
+    begin();
+    for (size_t r : roots_) push_if_ready(r);
+    visit_all();
+    run_final_callbacks();
+  }
+
+  /// Runs what leads to `inputs`, and puts the pass down.
+  void run_to(Tensors inputs) {
+    if (tape_.passes > 1)
+      fail<UsageError>("backward", "runs inside another pass, where it cannot be in two parts");
+    part_ = Part::inputs;
+    discover();
+    mark_ways_to(inputs);
+    begin();
+    for (size_t r : roots_)
+      if (states_[r].on_way) push_if_ready(r);
+    visit_all();
+    put_down();
+  }
+  /// Runs the rest.
+  void run_rest() {
+    take_up();
+    part_ = Part::rest;
+    for (size_t i = 0; i < states_.size(); ++i)
+      if (states_[i].waits) push(i);
+    for (size_t r : roots_)
+      if (!states_[r].on_way) push_if_ready(r);
+    visit_all();
+    run_final_callbacks();
   }
 
  private:
+  enum class Part : uint8_t { whole, inputs, rest };
   struct State {
     Ref<Node> node;
     Grads buffer;
     int32_t dependencies = 0;
     bool needed = true, queued = false;
+    // Of a pass in two parts.
+    bool on_way = false;  // leads to an input
+    bool waits = false;   // has run for its inputs, and has more to give
+    bool asked = false;   // everything that it has to give is in `given`
+    Grads given = {};     // for the second part
     const void* outer_pass = nullptr;
     size_t outer_slot = 0;
   };
   struct RegionState {
     Ref<Region> region;
-    size_t left = 0;  // nodes and regions in it that have not run
+    size_t left = 0;  // nodes and regions in it that have not run to their end
     bool begun = false;
     const void* outer_pass = nullptr;
     size_t outer_slot = 0;
@@ -99,6 +108,35 @@ class BackwardPass {
     int32_t index;
     Tensor* into;
   };
+
+  void take_up() {
+    for (size_t i = 0; i < states_.size(); ++i) claim(*states_[i].node, states_[i], i);
+    for (size_t i = 0; i < regions_.size(); ++i) claim(*regions_[i].region, regions_[i], i);
+    if (tape_.passes++ == 0) {
+      if (number_ == 0) number_ = ++tape_.started;
+      tape_.outermost = number_;
+      std::swap(tape_.final_callbacks, callbacks_);
+    }
+    mode_.emplace(create_graph_);
+    accumulated_ = std::exchange(tape_.accumulates, captures_.empty());
+  }
+  void put_down() {
+    for (State& s : states_) {
+      s.node->pass_ = s.outer_pass;
+      s.node->slot_ = s.outer_slot;
+    }
+    for (RegionState& r : regions_) {
+      r.region->pass_ = r.outer_pass;
+      r.region->slot_ = r.outer_slot;
+    }
+    tape_.accumulates = accumulated_;
+    mode_.reset();
+    if (--tape_.passes == 0) callbacks_ = std::exchange(tape_.final_callbacks, {});
+  }
+  template <class Of, class S> void claim(Of& of, S& state, size_t slot) {
+    state.outer_pass = std::exchange(of.pass_, this);
+    state.outer_slot = std::exchange(of.slot_, slot);
+  }
 
   static void check_gradient(const GraphRoot& result, const Tensor& given) {
     const TensorMeta& of = result.meta_;
@@ -121,19 +159,15 @@ class BackwardPass {
     State& s = states_.emplace_back();
     s.node = node;
     s.buffer.resize(static_cast<size_t>(node->outputs));
-    s.outer_pass = node->pass_;
-    s.outer_slot = node->slot_;
-    node->pass_ = this;
-    node->slot_ = states_.size() - 1;
+    claim(*node, s, states_.size() - 1);
     return node->slot_;
   }
 
   size_t region_slot(const Ref<Region>& region) {
     if (region->pass_ == this) return region->slot_;
     const size_t at = regions_.size();
-    regions_.push_back({region, 0, false, region->pass_, region->slot_});
-    region->pass_ = this;
-    region->slot_ = at;
+    regions_.push_back({region});
+    claim(*region, regions_.back(), at);
     if (region->outer) ++regions_[region_slot(region->outer)].left;
     return at;
   }
@@ -168,13 +202,53 @@ class BackwardPass {
     }
   }
 
-  // With captures, only nodes between outputs and inputs run. Inputs of a node are older than it.
-  void prune() {
+  // Counts what runs in each region.
+  void begin() {
+    tape_.accumulates = captures_.empty();
+    for (const State& s : states_) {
+      if (s.needed && s.node->region) ++regions_[region_slot(s.node->region)].left;
+    }
+  }
+  void visit_all() {
+    while (!heap_.empty()) {
+      std::pop_heap(heap_.begin(), heap_.end());
+      const size_t at = heap_.back().second;
+      heap_.pop_back();
+      // A region ends after its leaves, which run at once.
+      if (!ended_.empty() && states_[at].node->sequence != 0) end_regions();
+      visit(at);
+    }
+    end_regions();
+  }
+  void run_final_callbacks() {
+    if (tape_.passes > 1) return;
+    for (auto& f : std::exchange(tape_.final_callbacks, {})) f();
+  }
+
+  // Inputs of a node are older than it.
+  [[nodiscard]] std::vector<size_t> oldest_first() const {
     std::vector<size_t> order(states_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::ranges::sort(order, {}, [&](size_t i) { return states_[i].node->sequence; });
+    return order;
+  }
+
+  void mark_ways_to(Tensors inputs) {
+    for (const Tensor& input : inputs) {
+      if (!input.requires_grad()) continue;
+      const Edge e = edge_of(input);
+      if (e.node->pass_ == this) states_[e.node->slot_].on_way = true;
+    }
+    for (size_t i : oldest_first()) {
+      for (const Edge& e : states_[i].node->edges)
+        if (e.node && states_[e.node->slot_].on_way) states_[i].on_way = true;
+    }
+  }
+
+  // With captures, only nodes between outputs and inputs run.
+  void prune() {
     for (State& s : states_) s.needed = false;
-    for (size_t i : order) {
+    for (size_t i : oldest_first()) {
       for (const Edge& e : states_[i].node->edges) {
         if (e.node && (states_[e.node->slot_].needed || captured(e))) states_[i].needed = true;
       }
@@ -185,6 +259,9 @@ class BackwardPass {
         captures_, [&](const Capture& c) { return c.node == e.node && c.index == e.index; });
   }
 
+  void push_if_ready(size_t i) {
+    if (states_[i].dependencies == 0 && !states_[i].queued) push(i);
+  }
   void push(size_t i) {
     states_[i].queued = true;
     const uint64_t sequence = states_[i].node->sequence;
@@ -214,44 +291,93 @@ class BackwardPass {
     std::vector<std::string> before_;
   };
 
+  // Whether the gradient of an edge goes on in this part of the pass.
+  [[nodiscard]] bool is_of_part(const Edge& e) const {
+    if (!e.node) return false;
+    return part_ == Part::whole || states_[e.node->slot_].on_way == (part_ == Part::inputs);
+  }
+  // A node that communicates or is watched runs once: also what the second part needs.
+  [[nodiscard]] static bool runs_once(const Node& node) {
+    return node.always || (node.hooks && !node.hooks->post.empty());
+  }
+  [[nodiscard]] Needs needs_of(const Node& node, const Grads& given) const {
+    Needs needs(node.edges.size());
+    for (size_t i = 0; i < node.edges.size(); ++i) {
+      const Edge& e = node.edges[i];
+      if (!e.node || (i < given.size() && given[i].defined())) continue;
+      const bool captures = captures_.empty() || states_[e.node->slot_].needed || captured(e);
+      needs.set(i, captures && (is_of_part(e) || (part_ == Part::inputs && runs_once(node))));
+    }
+    return needs;
+  }
+
   void visit(size_t at) {
     const Ref<Node> node = states_[at].node;
-    Grads dy = std::move(states_[at].buffer);
-    run_gradient_hooks(*node, dy);
+    const bool again = part_ == Part::rest && states_[at].on_way;
+    Grads dy = std::move(states_[at].buffer), dx = std::move(states_[at].given);
+    if (!again) run_gradient_hooks(*node, dy);
     for (const Capture& c : captures_) {
       if (c.node == node) *c.into = dy[static_cast<size_t>(c.index)];
     }
     const bool any = std::ranges::any_of(dy, [](const Tensor& t) { return t.defined(); });
-    const bool runs = (any || node->always) && states_[at].needed;
-    Grads dx;
-    if (runs) {
-      if (node->region) begin_region(node->region);
-      Needs needs(node->edges.size());
-      for (size_t i = 0; i < node->edges.size(); ++i) {
-        const Edge& e = node->edges[i];
-        needs.set(i, e.node && (captures_.empty() || states_[e.node->slot_].needed || captured(e)));
-      }
-      {
-        const InModuleOf here(*node);
-        dx = node->apply(dy, needs);
-      }
-      check(*node, dx);
-      if (node->hooks) {
-        for (size_t i = 0; i < node->hooks->post.size(); ++i) node->hooks->post[i](dx, dy);
-      }
-      if (!retain_) node->release();
-    }
+    const bool runs = (any || node->always) && states_[at].needed && !states_[at].asked;
+    if (runs) compute(*node, dy, dx);
+    if (part_ == Part::inputs && keeps(at, runs, dy, dx)) return pass_on(*node, dx);
+    if (runs && !retain_) node->release();
     dy.clear();
-    for (size_t i = 0; i < node->edges.size(); ++i) {
-      const Edge& e = node->edges[i];
-      if (!e.node) continue;
-      State& target = states_[e.node->slot_];
-      if (i < dx.size() && dx[i].defined()) {
-        accumulate(target.buffer[static_cast<size_t>(e.index)], std::move(dx[i]));
+    pass_on(*node, dx);
+    if (node->region && states_[at].needed) leave_region(node->region);
+  }
+
+  // Adds to `dx` what this part of the pass asks of a node.
+  void compute(Node& node, const Grads& dy, Grads& dx) {
+    if (node.region) begin_region(node.region);
+    Grads made;
+    {
+      const InModuleOf here(node);
+      made = node.apply(dy, needs_of(node, dx));
+    }
+    check(node, made);
+    if (node.hooks) {
+      for (size_t i = 0; i < node.hooks->post.size(); ++i) node.hooks->post[i](made, dy);
+    }
+    if (dx.empty()) return void(dx = std::move(made));
+    if (dx.size() < made.size()) dx.resize(made.size());
+    for (size_t i = 0; i < made.size(); ++i)
+      if (made[i].defined() && !dx[i].defined()) dx[i] = std::move(made[i]);
+  }
+
+  // Keeps what the second part needs of a node. False: it needs nothing.
+  bool keeps(size_t at, bool ran, Grads& dy, Grads& dx) {
+    State& s = states_[at];
+    const Node& node = *s.node;
+    bool all_given = true;
+    for (size_t i = 0; i < node.edges.size(); ++i) {
+      if (!node.edges[i].node || is_of_part(node.edges[i])) continue;
+      s.waits = true;
+      if (i >= dx.size() || !dx[i].defined()) {
+        all_given = false;
+        continue;
       }
+      s.given.resize(node.edges.size());
+      s.given[i] = std::move(dx[i]);
+    }
+    if (!s.waits) return false;
+    s.asked = all_given || !ran || runs_once(node);
+    if (!s.asked) s.buffer = std::move(dy);
+    else if (ran && !retain_) s.node->release();
+    return true;
+  }
+
+  void pass_on(const Node& node, Grads& dx) {
+    for (size_t i = 0; i < node.edges.size(); ++i) {
+      const Edge& e = node.edges[i];
+      if (!is_of_part(e)) continue;
+      State& target = states_[e.node->slot_];
+      if (i < dx.size() && dx[i].defined())
+        accumulate(target.buffer[static_cast<size_t>(e.index)], std::move(dx[i]));
       if (--target.dependencies == 0) push(e.node->slot_);
     }
-    if (node->region && states_[at].needed) leave_region(node->region);
   }
 
   // A replacement is as the gradient is; only a plain 0-dim constant may stand for a distributed
@@ -324,15 +450,18 @@ class BackwardPass {
     }
   }
 
-  bool retain_;
+  bool retain_, create_graph_;
   Tape& tape_;
-  bool accumulated_;  // what the pass around this one does
-  GradMode mode_;
+  bool accumulated_ = false;      // what the pass around this one does
+  std::optional<GradMode> mode_;  // none: it is put down
+  uint64_t number_ = 0;           // of outermost passes; 0: it is none
+  Part part_ = Part::whole;
   std::vector<State> states_;
   std::vector<size_t> roots_;
   std::vector<std::pair<uint64_t, size_t>> heap_;
   std::vector<Capture> captures_;
   std::vector<RegionState> regions_;
+  std::vector<std::function<void()>> callbacks_;  // while it is put down
   std::vector<size_t> ended_;  // regions whose `after` is due, in the order in which they ended
 };
 
@@ -353,16 +482,32 @@ Tensor seed(const Tensor& output, const Tensor& given) {
   const NoGrad guard;
   return full_like(output, 1);
 }
-}  // namespace
 
-void backward(std::span<const GraphRoot> results, Tensors gradients) {
+std::unique_ptr<BackwardPass> pass_from(std::span<const GraphRoot> results, Tensors gradients) {
   if (results.size() != gradients.size()) {
     fail<AutogradError>("backward", counted(results.size(), "result"), " but ",
                         counted(gradients.size(), "gradient"));
   }
-  BackwardPass pass(false, false);
-  for (size_t i = 0; i < results.size(); ++i) pass.add_root(results[i], gradients[i]);
-  pass.run();
+  auto pass = std::make_unique<BackwardPass>(false, false);
+  for (size_t i = 0; i < results.size(); ++i) pass->add_root(results[i], gradients[i]);
+  return pass;
+}
+}  // namespace
+
+void backward(std::span<const GraphRoot> results, Tensors gradients) {
+  pass_from(results, gradients)->run();
+}
+
+SplitBackward::SplitBackward(std::span<const GraphRoot> results, Tensors gradients, Tensors inputs)
+    : pass_(pass_from(results, gradients)) {
+  pass_->run_to(inputs);
+}
+SplitBackward::~SplitBackward() = default;
+
+void SplitBackward::finish() {
+  if (!pass_) fail<UsageError>("backward", "both parts have run");
+  const std::unique_ptr<BackwardPass> pass = std::move(pass_);
+  pass->run_rest();
 }
 
 void backward(const Tensor& output, const BackwardOptions& options) {

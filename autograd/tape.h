@@ -26,7 +26,8 @@ class TESSERA_API Tape final : public Recorder {
   std::vector<SavedHooks> saved_hooks;                 // the innermost pair is used
   std::vector<std::function<void()>> final_callbacks;  // run when the outermost backward ends
   int passes = 0;                                      // running backward passes
-  uint64_t outermost = 0;                              // outermost passes started so far
+  uint64_t started = 0;                                // outermost passes so far
+  uint64_t outermost = 0;                              // which of them is running or was the last
   Ref<Region> region;                                  // the innermost open one
   bool accumulates = false;                            // the running pass adds to grad() of leaves
 

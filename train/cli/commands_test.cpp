@@ -208,7 +208,8 @@ TEST_F(CommandsTest, ShowsSchedulesAndReadsThemBack) {
   EXPECT_EQ(same.substr(same.find('\n')),
             out.substr(out.find('\n'), same.size() - same.find('\n')));
   for (const auto& [words, error] :
-       {std::pair{Words{}, "[--name] give a schedule by --name, a file by --csv or a run by --from"},
+       {std::pair{Words{},
+                  "[--name] give a schedule by --name, a file by --csv or a run by --from"},
         {{"--name", "GPipe", "--stages", "6"}, "[--stages] 6 are not the same number on each of 4"},
         {{"--name", "GPipe", "--stages", "8"}, "GPipe does not fit 8 stages on 4 ranks and 8"},
         {{"--csv", folder() + "/text.txt"}, "line 1, cell 1: [pipeline schedule] '"}}) {
