@@ -149,18 +149,6 @@ std::vector<std::vector<Action>> add_messages(const std::vector<std::vector<Acti
   return Messages(ranks, rank_of_stage).run();
 }
 
-std::optional<Action> first_split_backward(const PipelineSchedule& schedule) {
-  for (const std::vector<Action>& own : schedule.ranks) {
-    for (const Action& action : merge_backwards(own)) {
-      for (const Action& part : parts_of(action)) {
-        if (part.kind == ActionKind::backward_input || part.kind == ActionKind::backward_weight)
-          return part;
-      }
-    }
-  }
-  return {};
-}
-
 std::vector<std::vector<Action>> all_actions(const PipelineSchedule& schedule) {
   std::vector<std::vector<Action>> ranks;
   for (const std::vector<Action>& own : schedule.ranks) {

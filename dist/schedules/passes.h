@@ -26,11 +26,6 @@ namespace tessera {
 [[nodiscard]] TESSERA_API std::vector<std::vector<Action>> add_messages(
     const std::vector<std::vector<Action>>& ranks, const std::vector<int>& rank_of_stage);
 
-/// The first action that is a part of a backward, I or W, after merge_backwards; none: all are
-/// whole.
-[[nodiscard]] TESSERA_API std::optional<Action> first_split_backward(
-    const PipelineSchedule& schedule);
-
 /// Everything that each rank does: all passes, in their order.
 [[nodiscard]] TESSERA_API std::vector<std::vector<Action>> all_actions(
     const PipelineSchedule& schedule);

@@ -30,7 +30,8 @@ struct Case {
   std::string schedule = "1F1B";
   ScheduleShape shape = {};
   nn::ActivationCheckpointConfig checkpoint = {};
-  Split split = {};  // none: by split_parts
+  Split split = {};        // none: by split_parts
+  bool two_parts = false;  // backwards are I, and W an action later
 };
 
 struct Result {
@@ -75,13 +76,32 @@ Tensor auxiliary_of(const std::vector<NamedValue>& values) {
   return total;
 }
 
+// The schedule of a case.
+PipelineSchedule schedule_of(const Case& c) {
+  PipelineSchedule schedule = make_schedule(c.schedule, c.shape);
+  if (!c.two_parts) return schedule;
+  for (std::vector<Action>& own : schedule.ranks) {
+    std::vector<Action> later;
+    for (Action action : std::exchange(own, {})) {
+      if (action.kind == ActionKind::backward) {
+        later.push_back({action.stage, ActionKind::backward_weight, action.micro_batch});
+        action.kind = ActionKind::backward_input;
+      }
+      own.push_back(action);
+      for (; later.size() > 1; later.erase(later.begin())) own.push_back(later.front());
+    }
+    own.insert(own.end(), later.begin(), later.end());
+  }
+  check_schedule(schedule);
+  return schedule;
+}
+
 // The order in which a schedule's backwards add up gradients: LoopedBFS goes from the last
 // micro-batch to the first.
 std::vector<int> order_of(const PipelineSchedule& schedule) {
   std::vector<int> order;
   for (const Action& action : merge_backwards(schedule.ranks[0]))
-    if (action.kind == ActionKind::backward && action.stage == 0)
-      order.push_back(action.micro_batch);
+    if (ends_backward(action.kind) && action.stage == 0) order.push_back(action.micro_batch);
   return order;
 }
 
@@ -90,7 +110,7 @@ Result one_rank(const Case& c) {
   nn::initialize(*model, 3);
   nn::apply_activation_checkpoint(model->units(), c.checkpoint);
   Result result;
-  for (const int m : order_of(make_schedule(c.schedule, c.shape))) {
+  for (const int m : order_of(schedule_of(c))) {
     begin_micro_batch(5, m * kRows);
     const Loss loss = model->loss(tokens_of(m), targets_of(m), model->metadata(kLength));
     const Tensor main = loss.sum * 0.25;
@@ -120,7 +140,7 @@ void expect_equal_bits(const Case& c) {
     whole = one_rank(c);
   }
   test::on_ranks(c.shape.ranks, [&](World& world) {
-    const PipelineSchedule schedule = make_schedule(c.schedule, c.shape);
+    const PipelineSchedule schedule = schedule_of(c);
     const ModelConfig config = config_of(c.family);
     PipelinedModel model(
         [&] { return config.make(); },
@@ -198,6 +218,19 @@ TEST(PipelinedModel, HasTheBitsOfOneRankUnderEverySchedule) {
   }
 }
 
+TEST(PipelinedModel, HasTheBitsOfOneRankWithBackwardsInTwoParts) {
+  using Mode = nn::ActivationCheckpointConfig::Mode;
+  for (const std::string family : {"llama3", "gpt2", "moe"}) {
+    for (const Mode mode : {Mode::none, Mode::full, Mode::selective}) {
+      nn::ActivationCheckpointConfig checkpoint;
+      checkpoint.mode = mode;
+      expect_equal_bits({family, "1F1B", {2, 1, 4}, checkpoint, {}, true});
+      expect_equal_bits({family, "Interleaved1F1B", {2, 2, 4}, checkpoint, {}, true});
+    }
+    expect_equal_bits({family, "GPipe", {3, 1, 5}, {}, {}, true});
+  }
+}
+
 // The final norm may be in another stage than the head.
 TEST(PipelinedModel, SplitsAnywhere) {
   const Split split{
@@ -243,13 +276,13 @@ TEST(PipelinedModel, IsAModelAsAnyOther) {
 }
 
 // Parameters of a stage stay whole over all micro-batches: gathered once and reduced once a step.
-TEST(PipelinedModel, GathersAndReducesOnceAStep) {
+void expect_one_gather_and_reduction(const PipelineSchedule& schedule) {
   const ModelConfig config = config_of("llama3");
   test::on_ranks(4, [&](World& world) {
     const Mesh mesh = Mesh::make({{"dp", 2}}, {world.rank() / 2 * 2, world.rank() / 2 * 2 + 1});
     const Mesh pipeline = Mesh::make({{"pp", 2}, {"stage", 2}});
     PipelinedModel model([&] { return config.make(); }, split_parts(config.make()->parts(), 2),
-                         make_schedule("1F1B", {2, 1, 4}), pipeline, mesh);
+                         schedule, pipeline, mesh);
     LanguageModel& stage = *model.stages()[0].model;
     fully_shard(stage, mesh, {.shard = {"dp"}}, {.accumulation = nn::Accumulation::whole});
     nn::initialize(model, 3, nn::laid_out(model, mesh));
@@ -268,6 +301,11 @@ TEST(PipelinedModel, GathersAndReducesOnceAStep) {
     EXPECT_EQ(trace.count("all_gather"), 4);
     EXPECT_EQ(trace.count("reduce_scatter"), 4);
   });
+}
+
+TEST(PipelinedModel, GathersAndReducesOnceAStep) {
+  expect_one_gather_and_reduction(schedule_of({.shape = {2, 1, 4}}));
+  expect_one_gather_and_reduction(schedule_of({.shape = {2, 1, 4}, .two_parts = true}));
 }
 
 TEST(PipelinedModel, AWrongSplitIsAnError) {

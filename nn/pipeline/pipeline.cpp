@@ -59,10 +59,6 @@ Pipeline::Pipeline(const PipelineSchedule& schedule, PipelineRanks ranks)
     fail<UsageError>(kWho, "the schedule is for ", counted(schedule.ranks.size(), "rank"),
                      ", and the group has ", ranks_.size());
   }
-  if (const auto part = first_split_backward(schedule)) {
-    fail<UsageError>(kWho, text(*part),
-                     " is a part of a backward: only schedules with whole ones (B) run");
-  }
   actions_ = all_actions(schedule)[static_cast<size_t>(ranks_.rank())];
 }
 
@@ -136,14 +132,19 @@ void Pipeline::run(const PipelineStage& on, const Action& action) {
     case ActionKind::recv_backward:
       at(action).gradients = messages_.receive_backward(stage, micro_batch, at(action).forms);
       break;
-    case ActionKind::backward: backward(on, action); break;
+    case ActionKind::backward:
+    case ActionKind::backward_input: backward(on, action); break;
+    case ActionKind::backward_weight: {
+      const MicroBatch micro(++ended_[stage] == micro_batches_);
+      if (const auto rest = std::move(at(action).rest)) rest->finish();
+      leave(action);
+      break;
+    }
     case ActionKind::send_backward:
-      messages_.send_backward(stage, micro_batch, at(action).gradients);
-      in_flight_.erase({stage, micro_batch});
+      messages_.send_backward(stage, micro_batch, std::exchange(at(action).gradients, {}));
+      leave(action);
       break;
     case ActionKind::reduce_grad:
-    case ActionKind::backward_input:
-    case ActionKind::backward_weight:
     case ActionKind::overlap: break;
   }
 }
@@ -174,8 +175,9 @@ void Pipeline::forward(const PipelineStage& on, const Action& action) {
 
 void Pipeline::backward(const PipelineStage& on, const Action& action) {
   const int stage = action.stage, micro_batch = action.micro_batch;
+  const bool whole = action.kind == ActionKind::backward;
   InFlight& now = at(action);
-  const MicroBatch micro(++ended_[stage] == micro_batches_);
+  const MicroBatch micro(whole && ++ended_[stage] == micro_batches_);
   if (stage + 1 == ranks_.stages()) {
     const Tensor loss = on.loss(micro_batch, std::exchange(now.outputs, {}));
     if (loss.requires_grad()) {
@@ -185,16 +187,22 @@ void Pipeline::backward(const PipelineStage& on, const Action& action) {
     }
   }
   if (now.auxiliary_gradient.defined()) now.gradients.push_back(now.auxiliary_gradient);
-  if (!now.roots.empty()) tessera::backward(now.roots, now.gradients);
+  if (!now.roots.empty() && whole) tessera::backward(now.roots, now.gradients);
+  else if (!now.roots.empty())
+    now.rest = std::make_unique<SplitBackward>(now.roots, now.gradients, now.inputs);
   now.roots.clear();
   now.gradients.clear();
   for (const Tensor& leaf : now.inputs)
     if (leaf.requires_grad()) now.gradients.push_back(gradient_of(leaf));
   now.inputs.clear();
-  if (stage == 0) return void(in_flight_.erase({stage, micro_batch}));
-  if (!ranks_.has(stage - 1)) return;  // they are sent
-  in_flight_[{stage - 1, micro_batch}].gradients = std::move(now.gradients);
-  in_flight_.erase({stage, micro_batch});
+  if (stage > 0 && ranks_.has(stage - 1))
+    in_flight_[{stage - 1, micro_batch}].gradients = std::exchange(now.gradients, {});
+  leave(action);
+}
+
+void Pipeline::leave(const Action& action) {
+  const InFlight& now = at(action);
+  if (!now.rest && now.gradients.empty()) in_flight_.erase({action.stage, action.micro_batch});
 }
 
 }  // namespace tessera::nn

@@ -40,7 +40,7 @@ class TESSERA_API Pipeline {
   /// for a message before the action that reads it: that is a second part of the receive.
   using Around = std::function<void(const Action& action, const std::function<void()>& run)>;
 
-  /// UsageError: a schedule for another number of ranks, or with split backward.
+  /// UsageError: a schedule for another number of ranks.
   Pipeline(const PipelineSchedule& schedule, PipelineRanks ranks);
 
   /// One step: forward and backward of all micro-batches, each of the shape `micro_batch`, which is
@@ -53,14 +53,15 @@ class TESSERA_API Pipeline {
   [[nodiscard]] StageMessages& messages() { return messages_; }
 
  private:
-  /// A micro-batch in a stage, from its inputs to their gradients.
+  /// A micro-batch in a stage, from its inputs to the gradients of all that it reads.
   struct InFlight {
-    TensorList inputs = {};              // leaves
-    TensorList outputs = {};             // until they go to the stage after it
-    std::vector<GraphRoot> roots = {};   // outputs that require grad, then the auxiliary loss
-    std::vector<TensorForm> forms = {};  // of those outputs
-    TensorList gradients = {};           // of those outputs; after backward of the inputs
-    Tensor auxiliary_gradient = {};      // 1
+    TensorList inputs = {};                    // leaves
+    TensorList outputs = {};                   // until they go to the stage after it
+    std::vector<GraphRoot> roots = {};         // outputs that require grad, then the auxiliary loss
+    std::vector<TensorForm> forms = {};        // of those outputs
+    TensorList gradients = {};                 // of those outputs; after backward of the inputs
+    Tensor auxiliary_gradient = {};            // 1
+    std::unique_ptr<SplitBackward> rest = {};  // between I and W
   };
   using Place = std::pair<int, int>;  // stage, micro-batch
   void check(const std::map<int, PipelineStage>& stages) const;
@@ -70,6 +71,8 @@ class TESSERA_API Pipeline {
   void forward(const PipelineStage& stage, const Action& action);
   void backward(const PipelineStage& stage, const Action& action);
   [[nodiscard]] InFlight& at(const Action& action);
+  /// Forgets a micro-batch in a stage if nothing of it is left to do.
+  void leave(const Action& action);
 
   PipelineRanks ranks_;
   int micro_batches_;

@@ -107,8 +107,7 @@ void in_parts(const Point& p, const Grads& whole, const std::vector<size_t>& inp
     if (g[i].defined() != whole[i].defined()) {
       report.check(p.sample, "is undefined in one of them", "gradient ", i, " alone and with all");
     } else if (g[i].defined()) {
-      report.check(p.sample, difference(g[i], whole[i], 0), "gradient ", i,
-                   " alone and with all");
+      report.check(p.sample, difference(g[i], whole[i], 0), "gradient ", i, " alone and with all");
     }
   }
 }

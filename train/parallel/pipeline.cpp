@@ -125,10 +125,6 @@ PipelineSchedule PipelineParallel::Fields::schedule(int64_t stages, int64_t micr
       if (std::ranges::find(schedule.rank_of_stage, rank) == schedule.rank_of_stage.end())
         fail<ValueError>("pipeline schedule", "rank ", rank, " has no stage");
     }
-    if (const auto part = first_split_backward(schedule)) {
-      fail<ValueError>("pipeline schedule", text(*part),
-                       " is a part of a backward: only schedules with whole ones (B) run");
-    }
     (void)simulate(schedule);  // ranks that wait for each other for ever
     return schedule;
   });
