@@ -12,6 +12,8 @@
 #include "tessera/core/scopes.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
+#include "tessera/dist/process_group/process_group.h"
+#include "tessera/dist/schedules/simulate.h"
 #include "tessera/kernels/fill/fill.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/models/pipeline/pipelined_model.h"
@@ -260,6 +262,25 @@ int64_t bytes_of_whole(const Config& config, const MetaMemory& memory) {
   return memory.stats().live - before;
 }
 
+// What the messages of this rank's stages take at most on their way between processes of a host.
+int64_t message_bytes(const models::PipelinedModel& model, const PipelineSchedule& schedule,
+                      const std::vector<std::vector<nn::TensorForm>>& inputs, const Mesh& mesh) {
+  const auto of = [&](size_t stage) {
+    std::vector<Tensor> tensors;
+    if (stage == 0 || stage == inputs.size()) return int64_t{0};
+    for (const nn::TensorForm& form : inputs[stage])
+      tensors.push_back(nn::empty_of(form, mesh, kMeta));
+    return bytes_of(tensors);
+  };
+  int64_t sum = 0;
+  for (const auto& stage : model.stages()) {
+    const auto number = static_cast<size_t>(stage.number);
+    sum += of(number) + of(number + 1);  // gradients back, outputs on
+  }
+  const auto rank = static_cast<size_t>(model.ranks().rank());
+  return std::min(kMessagePool, sum * simulate(schedule).ranks[rank].most_in_flight);
+}
+
 // `found`: the peak that an earlier call saw; receives the one that this call sees.
 MemoryEstimate estimate_on(const Config& config, std::optional<FoundPeak>& found,
                            const OptimizerFactory& make) {
@@ -274,10 +295,14 @@ MemoryEstimate estimate_on(const Config& config, std::optional<FoundPeak>& found
   const auto [rows, micro_batches] = config.step_sizes(data_share(mesh).parts);
   const bool examples = config.dataloader.format != "text";  // which do not fill every row
   auto* const stages = dynamic_cast<models::PipelinedModel*>(model.get());
+  int64_t messages = 0;
   if (stages) {
     const PlacedBatch batch =
         inputs_of(*model, config, mesh, rows, config.training.seq_len, examples).placed;
-    stages->know_inputs(batch.tokens.shape(), stage_inputs(config, mesh, batch));
+    const auto inputs = stage_inputs(config, mesh, batch);
+    stages->know_inputs(batch.tokens.shape(), inputs);
+    messages = message_bytes(
+        *stages, config.parallelism.schedule(std::ssize(inputs), micro_batches), inputs, mesh);
   }
   const int64_t uncounted = stages ? bytes_of_whole(config, memory) : 0;
   const int64_t held = memory.stats().live - uncounted;  // also buffers
@@ -316,6 +341,7 @@ MemoryEstimate estimate_on(const Config& config, std::optional<FoundPeak>& found
                                           of_states - peak->gradients() - peak->gathered() - kept},
       {"text as tokens, batches prepared ahead",
        bytes_of_text(config) + config.dataloader.num_prefetch_batches * batches, false},
+      {"messages between processes", messages, false},
       {"copy of an asynchronous save", copies ? of_parameters + of_states : 0, false},
       {"program, scratch, gaps between blocks (assumed)",
        kProgram + threads * kScratchOfThread + e.counted / kGaps, false}};
