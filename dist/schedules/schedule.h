@@ -33,6 +33,8 @@ struct NamedSchedule {
   std::string_view name;  ///< as torch.distributed.pipelining has it
   std::string_view help;
   bool several_stages;  ///< whether a rank may have more than one
+  /// Stage s is on rank s while s < ranks, then the ranks come in reverse; else on s mod ranks.
+  bool v_shaped = false;
   /// The actions of a rank.
   std::vector<Action> (*order)(const ScheduleShape& shape, int rank);
   /// Why it does not fit, and what would; empty: it fits. Null: any shape does.
@@ -43,6 +45,9 @@ struct NamedSchedule {
 /// The schedule of this name. ValueError: there is none of it, or it does not fit the shape.
 [[nodiscard]] TESSERA_API PipelineSchedule make_schedule(std::string_view name,
                                                          const ScheduleShape& shape);
+/// The schedule in which each rank does these actions: a stage is on the rank of its first action.
+/// ValueError, with rank, place and action: one that does not compute. Errors as of check_schedule.
+[[nodiscard]] TESSERA_API PipelineSchedule make_schedule(std::vector<std::vector<Action>> ranks);
 /// A schedule from the text of a CSV: a line per rank, a cell per action, empty cells for idle
 /// steps. ValueError, with line and cell: no action, or one that does not compute. Errors as of
 /// check_schedule.

@@ -13,7 +13,11 @@ from torch.distributed.pipelining.stage import _PipelineStageBase
 RANKS, MICRO_BATCHES = range(2, 9), list(range(1, 17)) + [20, 24, 32]
 SINGLE = {"GPipe": torch_schedules.ScheduleGPipe, "1F1B": torch_schedules.Schedule1F1B}
 MULTI = {"LoopedBFS": torch_schedules.ScheduleLoopedBFS,
-         "Interleaved1F1B": torch_schedules.ScheduleInterleaved1F1B}
+         "Interleaved1F1B": torch_schedules.ScheduleInterleaved1F1B,
+         "InterleavedZeroBubble": torch_schedules.ScheduleInterleavedZeroBubble,
+         "ZBVZeroBubble": torch_schedules.ScheduleZBVZeroBubble,
+         "DualPipeV": torch_schedules.ScheduleDualPipeV}
+V_SHAPED = ["ZBVZeroBubble", "DualPipeV"]
 
 
 class Stage(_PipelineStageBase):
@@ -50,14 +54,14 @@ def computed(name, ranks, stages_per_rank, micro_batches):
     return order
 
 
-def everything(order, stages, micro_batches):
-    ranks = len(order)
+def everything(order, style, stages, micro_batches):
+    place = torch_schedules.generate_stage_to_rank_mapping(len(order), stages, style=style)
     whole = {}
     for rank, own in order.items():
         own = torch_schedules._add_unshard_reshard(list(own))
         whole[rank] = [a for a in torch_schedules._add_reduce_grad(own, micro_batches)
                        if "WAIT" not in str(a)]
-    return torch_schedules._add_send_recv(whole, stage_to_rank=lambda s: s % ranks, num_stages=stages)
+    return torch_schedules._add_send_recv(whole, stage_to_rank=place.get, num_stages=stages)
 
 
 def csv(order):
@@ -75,7 +79,7 @@ def main():
     rows, full = [], {}
     for name in [*SINGLE, *MULTI]:
         for ranks in RANKS:
-            for stages_per_rank in [1] if name in SINGLE else [1, 2, 3]:
+            for stages_per_rank in [1] if name in SINGLE else [2] if name in V_SHAPED else [1, 2, 3]:
                 for micro_batches in MICRO_BATCHES:
                     if name == "1F1B" and micro_batches < ranks:
                         continue  # torch refuses them
@@ -84,7 +88,8 @@ def main():
                     if order is None:
                         rows.append(row + ["refused", ""])
                         continue
-                    actions = everything(order, ranks * stages_per_rank, micro_batches)
+                    style = "v" if name in V_SHAPED else "loop"
+                    actions = everything(order, style, ranks * stages_per_rank, micro_batches)
                     rows.append(row + [sum_of(csv(order)), sum_of(csv(actions))])
                     if (ranks, micro_batches) == (3, 6) and (stages_per_rank == 2) == (name in MULTI):
                         full[name] = {"stages_per_rank": stages_per_rank, "computes": csv(order),
