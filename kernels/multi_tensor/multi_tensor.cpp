@@ -249,12 +249,9 @@ void check_alike(const std::vector<Tensor>& tensors, std::string_view where) {
   }
 }
 
-}  // namespace
-
-Tensor norm(const std::vector<Tensor>& tensors) {
-  if (tensors.empty()) return tensor(0, DType::f32);
-  NoGrad no_grad;
-  check_alike(tensors, "norm");
+Tensor squares_of(const std::vector<Tensor>& tensors, std::string_view where) {
+  if (tensors.empty()) return tensor(0, DType::f64);
+  check_alike(tensors, where);
   Tensor squares;
   if (tensors[0].is_distributed()) {
     // Tensors of different layouts are no one call; sums that lie alike are added up before they
@@ -268,13 +265,25 @@ Tensor norm(const std::vector<Tensor>& tensors) {
       else *like = add(*like, sum);
     }
     for (const Tensor& s : sums) {
-      const Tensor whole = detail::distributor_of("norm", s).whole(s);
+      const Tensor whole = detail::distributor_of(where, s).whole(s);
       squares = squares.defined() ? add(squares, whole) : whole;
     }
   } else {
     squares = call(op::SumSquares{}, Tensors(tensors));
   }
-  return cast(sqrt(squares), DType::f32);
+  return squares;
+}
+
+}  // namespace
+
+Tensor sum_of_squares(const std::vector<Tensor>& tensors) {
+  const NoGrad no_grad;
+  return squares_of(tensors, "sum_of_squares");
+}
+
+Tensor norm(const std::vector<Tensor>& tensors) {
+  const NoGrad no_grad;
+  return cast(sqrt(squares_of(tensors, "norm")), DType::f32);
 }
 
 void scale_(const std::vector<Tensor>& tensors, const Tensor& factor) {

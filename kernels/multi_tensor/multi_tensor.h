@@ -45,10 +45,12 @@ using multi_tensor_ops = OpList<SumSquares, Scale>;
 
 }  // namespace op
 
-/// The 2-norm of all elements of all tensors: squares summed in f64, the root rounded once to f32
-/// ->
-/// () f32, plain and equal on all ranks. Each element of a distributed tensor counts once;
-/// LayoutError where some are plain and some are not. Not recorded.
+/// The squares of all elements of all tensors, summed in f64 -> () f64, plain and equal on all
+/// ranks. Each element of a distributed tensor counts once; LayoutError where some are plain and
+/// some are not. Not recorded.
+TESSERA_API Tensor sum_of_squares(const std::vector<Tensor>& tensors);
+/// The 2-norm of all elements of all tensors: the root of sum_of_squares, rounded once to f32 -> ()
+/// f32. Errors as there.
 TESSERA_API Tensor norm(const std::vector<Tensor>& tensors);
 /// Multiplies all tensors in place by a factor, which is () f64 and plain, or a number.
 TESSERA_API void scale_(const std::vector<Tensor>& tensors, const Tensor& factor);

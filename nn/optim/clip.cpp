@@ -23,19 +23,18 @@ std::vector<Tensor> grads_of(const std::vector<Tensor>& parameters) {
 
 namespace {
 
-// The norm over the gradients of all ranks of the group.
-Tensor joined(const Tensor& own, const OtherRanks& others) {
-  const Tensor wide = cast(to_device(own, others.device), DType::f64);
-  const Tensor squares = wide * wide;
+// The norm over the gradients of all ranks of the group: as on one rank, rounded once.
+Tensor joined_norm(const std::vector<Tensor>& grads, const OtherRanks& others) {
+  const Tensor squares = to_device(sum_of_squares(grads), others.device);
   others.group->all_reduce(squares);
-  return cast(sqrt(squares), own.dtype());
+  return cast(sqrt(squares), DType::f32);
 }
 
 GradNorm norm_of(std::string_view who, const std::vector<Tensor>& grads, double max_norm,
                  const OtherRanks& others = {}) {
   if (!(max_norm > 0)) fail<ValueError>(who, "max_norm must be above 0: given ", max_norm);
   const NoGrad guard;
-  const Tensor before = others.group ? joined(norm(grads), others) : norm(grads);
+  const Tensor before = others.group ? joined_norm(grads, others) : norm(grads);
   const Tensor size = affine(cast(before, DType::f64), 1, 1e-6);
   const Tensor factor = div(full({}, max_norm, DType::f64, before.device()), size);
   return {before, where(isfinite(before), clamp(factor, {.max = 1}), 1)};

@@ -84,6 +84,24 @@ TEST_F(ClipTest, OfANormThatIsNotFiniteTheFactorIsOne) {
   EXPECT_THROW((void)grad_norm({}, 0), ValueError);
 }
 
+// As on one rank, whichever rank has which parameter: nothing is rounded before the sum.
+TEST(OtherRanks, GiveTheNormOfOneRank) {
+  test::on_ranks(2, [](World& world) {
+    for (uint64_t i = 0; i < 20; ++i) {
+      std::vector<Tensor> all;
+      for (const uint64_t stream : {2 * i, 2 * i + 1}) {
+        all.push_back(zeros({300}).set_requires_grad());
+        all.back().set_grad(normal({300}, {1, stream}));
+      }
+      const GradNorm whole = grad_norm(all, 1);
+      const GradNorm mine =
+          grad_norm({all[static_cast<size_t>(world.rank())]}, 1, {&world.group(), kCpu});
+      EXPECT_EQ(mine.norm.item(), whole.norm.item());
+      EXPECT_EQ(mine.factor.item(), whole.factor.item());
+    }
+  });
+}
+
 using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(const std::vector<Tensor>&)>;
 
 // Parameters and norms after three steps, of which the last is not clipped.
