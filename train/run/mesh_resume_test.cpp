@@ -13,6 +13,7 @@
 #include <cstring>
 #include <mutex>
 #include <set>
+#include <span>
 
 namespace tessera::train {
 namespace {
@@ -21,8 +22,16 @@ namespace fs = std::filesystem;
 
 struct Layouts {
   int replicate, shard, cp, tp, rows;  // rows: local_batch_size
-  [[nodiscard]] int ranks() const { return replicate * shard * cp * tp; }
+  int pp = 1;
+  bool exact = false;  // the numbers of one rank with micro-batches of a row
+  [[nodiscard]] int ranks() const { return replicate * shard * cp * tp * pp; }
 };
+// One, and pipelines.
+constexpr std::array<Layouts, 5> kPipelines{{{1, 1, 1, 1, 1, 1, true},
+                                             {1, 1, 1, 1, 12, 2, true},
+                                             {1, 1, 1, 1, 6, 4, true},
+                                             {1, 2, 1, 1, 6, 2},
+                                             {1, 1, 1, 2, 4, 2}}};
 constexpr std::array<Layouts, 11> kRuns{{{1, 1, 1, 1, 12},
                                          {1, 2, 1, 1, 6},
                                          {1, 1, 1, 2, 4},
@@ -39,14 +48,21 @@ constexpr int64_t kGlobalRows = 12;
 class MeshResumeTest : public TinyRunTest {
  protected:
   [[nodiscard]] Config config_of(const std::string& dump, const Layouts& r, int steps) const {
-    return config(dump,
-                  {"--parallelism.data_parallel_replicate_degree", std::to_string(r.replicate),
-                   "--parallelism.data_parallel_shard_degree", std::to_string(r.shard),
-                   "--parallelism.context_parallel_degree", std::to_string(r.cp),
-                   "--parallelism.tensor_parallel_degree", std::to_string(r.tp),
-                   "--training.local_batch_size", std::to_string(r.rows),
-                   "--training.global_batch_size", std::to_string(kGlobalRows),
-                   "--lr_scheduler.decay_ratio", "0", "--training.steps", std::to_string(steps)});
+    const std::vector<std::pair<std::string, int64_t>> sizes{
+        {"parallelism.data_parallel_replicate_degree", r.replicate},
+        {"parallelism.data_parallel_shard_degree", r.shard},
+        {"parallelism.context_parallel_degree", r.cp},
+        {"parallelism.tensor_parallel_degree", r.tp},
+        {"parallelism.pipeline_parallel_degree", r.pp},
+        {"model.n_layers", layers_},
+        {"training.local_batch_size", r.rows},
+        {"training.global_batch_size", kGlobalRows},
+        {"training.steps", steps},
+        {"lr_scheduler.warmup_steps", 1}};
+    Words words{"--lr_scheduler.decay_ratio", "0"};
+    for (const auto& [field, size] : sizes)
+      words = joined(words, {"--" + field, std::to_string(size)});
+    return config(dump, words);
   }
   // Trains from one step to another, with a save before and after; the rows that were read.
   std::set<int64_t> go_on(const std::string& dump, const Layouts& r, int begin, int end) {
@@ -54,9 +70,14 @@ class MeshResumeTest : public TinyRunTest {
     std::mutex mutex;
     const auto source = [&](int64_t first, int64_t count) -> Batch {
       const std::scoped_lock lock(mutex);
-      for (int64_t row = first; row < first + count; ++row) rows.insert(row);
-      return {full({count, 16}, static_cast<double>(first % 7), DType::i64),
-              full({count, 16}, static_cast<double>(first % 5), DType::i64)};
+      std::vector<double> tokens, targets;
+      for (int64_t row = first; row < first + count; ++row) {
+        rows.insert(row);
+        tokens.insert(tokens.end(), 16, static_cast<double>(row % 7));
+        targets.insert(targets.end(), 16, static_cast<double>(row % 5));
+      }
+      return {from_values(tokens, {count, 16}, DType::i64),
+              from_values(targets, {count, 16}, DType::i64)};
     };
     run_ranks(r.ranks(), [&](World&) {
       Trainer trainer(config_of(dump, r, end), {}, nullptr, source);
@@ -65,6 +86,33 @@ class MeshResumeTest : public TinyRunTest {
       trainer.save();
     });
     return rows;
+  }
+  // Every pair of meshes, or, by default, each with the one `apart` places behind it.
+  void expect_pairs(std::span<const Layouts> runs, size_t apart) {
+    const bool all = test::long_form();
+    int pairs = 0;
+    for (size_t a = 0; a < runs.size(); ++a) {
+      const std::string from = concat("from", a);
+      (void)go_on(from, runs[a], 0, 2);
+      if (runs[a].exact) (void)go_on(concat("straight", a), runs[a], 0, 3);
+    }
+    for (size_t a = 0; a < runs.size(); ++a) {
+      const std::string from = concat("from", a);
+      for (size_t b = 0; b < runs.size(); ++b) {
+        if (a == b || (!all && b != (a + apart) % runs.size())) continue;
+        SCOPED_TRACE(concat("from mesh ", a, " to mesh ", b));
+        fs::remove_all(path("to"));
+        fs::copy(path(from), path("to"), fs::copy_options::recursive);
+        const std::set<int64_t> rows = go_on("to", runs[b], 2, 3);
+        expect_equal_tensors(from, "to", 2);
+        if (runs[a].exact && runs[b].exact) expect_equal_tensors(concat("straight", b), "to", 3);
+        EXPECT_EQ(rows.size(), static_cast<size_t>(kGlobalRows));
+        EXPECT_EQ(*rows.begin(), 2 * kGlobalRows);
+        EXPECT_EQ(*rows.rbegin(), 3 * kGlobalRows - 1);
+        ++pairs;
+      }
+    }
+    std::cout << pairs << " pairs of meshes\n";
   }
   void expect_equal_tensors(const std::string& a, const std::string& b, int64_t step) const {
     const Session session;
@@ -87,28 +135,19 @@ class MeshResumeTest : public TinyRunTest {
       }
     }
   }
+
+  int layers_ = 2;
 };
 
 TEST_F(MeshResumeTest, AnotherMeshHasTheSameBitsAndGoesOnWithTheNextRows) {
-  const bool all = test::long_form();
-  int pairs = 0;
-  for (size_t a = 0; a < kRuns.size(); ++a) {
-    const std::string from = concat("from", a);
-    (void)go_on(from, kRuns[a], 0, 2);
-    for (size_t b = 0; b < kRuns.size(); ++b) {
-      if (a == b || (!all && b != (a + 3) % kRuns.size())) continue;
-      SCOPED_TRACE(concat("from mesh ", a, " to mesh ", b));
-      fs::remove_all(path("to"));
-      fs::copy(path(from), path("to"), fs::copy_options::recursive);
-      const std::set<int64_t> rows = go_on("to", kRuns[b], 2, 3);
-      expect_equal_tensors(from, "to", 2);
-      EXPECT_EQ(rows.size(), static_cast<size_t>(kGlobalRows));
-      EXPECT_EQ(*rows.begin(), 2 * kGlobalRows);
-      EXPECT_EQ(*rows.rbegin(), 3 * kGlobalRows - 1);
-      ++pairs;
-    }
-  }
-  std::cout << pairs << " pairs of meshes\n";
+  expect_pairs(kRuns, 3);
+}
+
+// From one pipeline to another, and from one rank and to it; where both compute the same bits, the
+// third step is that of a run that was on the second mesh from the start.
+TEST_F(MeshResumeTest, AnotherPipelineHasTheSameBitsAndGoesOnWithTheNextRows) {
+  layers_ = 4;
+  expect_pairs(kPipelines, 1);
 }
 
 }  // namespace
