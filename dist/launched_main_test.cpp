@@ -7,6 +7,7 @@
 
 namespace tessera::test {
 int fault_rank(char** arguments);
+int stopped_rank();
 int start_rank(const std::string& what);
 void register_failing_fixture();
 }  // namespace tessera::test
@@ -14,6 +15,8 @@ void register_failing_fixture();
 int main(int argc, char** argv) {
   if (argc == 8 && std::string_view(argv[1]) == "--fault-rank")
     return tessera::test::fault_rank(argv + 2);
+  if (argc == 2 && std::string_view(argv[1]) == "--stopped-rank")
+    return tessera::test::stopped_rank();
   if (argc == 3 && std::string_view(argv[1]) == "--start-rank")
     return tessera::test::start_rank(argv[2]);
   if (argc > 1 && std::string_view(argv[1]) == "--failing-fixture")

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <sstream>
 #include <unistd.h>
 
 namespace tessera {
@@ -59,6 +60,51 @@ int fault_rank(char** arguments) {
         options);
   } catch (const Error& e) {
     if (rank < 0) std::cerr << e.what() << '\n';  // no world could be made
+    return 1;
+  }
+  return 0;
+}
+
+namespace {
+
+bool is_stopped(int64_t pid) {
+  std::ifstream file(concat("/proc/", pid, "/stat"));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return text.find(") T") != std::string::npos;
+}
+
+// Rank 2 waits for rank 0, and is stopped when that is over; rank 1 waits for rank 2, and rank 0
+// for rank 1.
+void wait_in_a_chain(World& w) {
+  ProcessGroup& group = w.group();
+  const Tensor own = empty({1}, DType::i64), pids = empty({3}, DType::i64);
+  own.data<int64_t>()[0] = ::getpid();
+  group.all_gather(own, pids)->wait();
+  if (w.rank() == 2) {
+    group.recv(own, 0)->wait();
+    std::raise(SIGSTOP);
+  }
+  if (w.rank() == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until rank 2 has told of it
+    group.send(own, 2)->wait();
+  }
+  const int64_t pid = pids.data<int64_t>()[2];
+  while (!is_stopped(pid)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  group.set_timeout(std::chrono::milliseconds(w.rank() == 1 ? 500 : 10'000));
+  group.recv(own, w.rank() + 1)->wait();
+}
+
+}  // namespace
+
+// The program as one rank: `--stopped-rank`.
+int stopped_rank() {
+  end_with_parent();
+  WorldOptions options{.threads = 1, .init_timeout = std::chrono::seconds(20)};
+  options.flight_folder = testing::TempDir();
+  try {
+    run_launched(detect_launch(), wait_in_a_chain, options);
+  } catch (const Error& e) {
+    std::cerr << concat(e.what(), '\n');
     return 1;
   }
   return 0;
@@ -209,6 +255,23 @@ std::vector<Injection> chosen(int part) {
 
 TEST(ProcessFaults, RendezvousAndSharedMemory) { inject_all(chosen(10), Way::rendezvous_shared); }
 TEST(ProcessFaults, RendezvousAndMessages) { inject_all(chosen(10), Way::rendezvous_messages); }
+
+// It may have told last of a wait for another rank.
+TEST(ProcessFaults, AStoppedRankIsNamedWhateverItWaitedFor) {
+  if (test::ranks_launcher()) return;
+  for (const char* transport : {"shared", "messages"}) {
+    const std::string log = testing::TempDir() + concat("stopped.", ::getpid(), transport);
+    auto ranks =
+        test::start_ranks(3, test::Meeting::rendezvous, {test::own_program(), "--stopped-rank"},
+                          {concat("TESSERA_TRANSPORT=", transport)}, log);
+    for (const size_t rank : {0, 1}) EXPECT_EQ(ranks[rank].wait(), 1);
+    std::stringstream text;
+    text << std::ifstream(log).rdbuf();
+    std::filesystem::remove(log);
+    EXPECT_NE(text.str().find("is stopped (SIGSTOP"), std::string::npos) << text.str();
+    EXPECT_EQ(text.str().find("held up by rank 0"), std::string::npos) << text.str();
+  }
+}
 
 TEST(ProcessFaults, MpirunAndSharedMemory) {
   if (!test::has_mpirun()) return;  // MPI is optional

@@ -145,13 +145,25 @@ void SideChannel::learn(int world_rank, const RemoteStatus& status) {
   if (status.sequence == 0) return;
   WorldBoard::Rank& theirs = board_->rank(world_rank);
   theirs.operation.store(status.sequence, std::memory_order_relaxed);
-  theirs.waits_for.store(std::atoi(status.operation.c_str()), std::memory_order_relaxed);
+  // A rank that is stopped or cut off may have told last of a wait that is over.
+  const bool known = status.silent_ms <= kSilentMs;
+  theirs.waits_for.store(known ? std::atoi(status.operation.c_str()) : 0,
+                         std::memory_order_relaxed);
+}
+
+bool SideChannel::is_here(int world_rank) const {
+  return places_[static_cast<size_t>(world_rank)].host == places_[static_cast<size_t>(rank_)].host;
+}
+
+bool SideChannel::is_stopped(int world_rank) const {
+  const RankPlace& place = places_[static_cast<size_t>(world_rank)];
+  return is_here(world_rank) && process_state(place.pid, place.started) == ProcessState::stopped;
 }
 
 std::string SideChannel::describe(int world_rank) {
   expect_no_lock("a rank asks what another one does");
   const RankPlace& place = places_[static_cast<size_t>(world_rank)];
-  const bool here = place.host == places_[static_cast<size_t>(rank_)].host;
+  const bool here = is_here(world_rank);
   std::string state = "runs";
   if (here) {
     switch (process_state(place.pid, place.started)) {

@@ -31,6 +31,7 @@ class SideChannel final : public Watch {
   /// "rank 2 (process 4711 on node1) is stopped (SIGSTOP)", and its last known operation. Without
   /// the lock: it asks rank 0.
   [[nodiscard]] std::string describe(int world_rank) override;
+  [[nodiscard]] bool is_stopped(int world_rank) const override;
   void failed(std::string_view why) override;
   void left() override;
   /// Whether a rank has left and all its messages to this rank are here.
@@ -53,6 +54,7 @@ class SideChannel final : public Watch {
     Messages::Handle handle = nullptr;
     bool here = false;
   };
+  [[nodiscard]] bool is_here(int world_rank) const;
   void beat();
   void publish();
   void learn(int world_rank, const RemoteStatus& status);

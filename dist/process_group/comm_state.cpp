@@ -232,6 +232,7 @@ int CommState::culprit(int waited_for) const {
   if (!board_) return waited_for;
   // In a cycle, any of its ranks may be named.
   for (int steps = 0; steps < 64; ++steps) {
+    if (watch && watch->is_stopped(waited_for)) break;
     const int next = board_->rank(waited_for).waits_for.load(std::memory_order_relaxed) - 1;
     if (next < 0 || next == world_rank || next == waited_for) break;
     waited_for = next;

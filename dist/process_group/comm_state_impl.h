@@ -45,6 +45,8 @@ class Watch {
   virtual void look() noexcept = 0;
   /// What a rank is doing, for errors that name it.
   [[nodiscard]] virtual std::string describe(int world_rank) = 0;
+  /// Whether a rank of this host is stopped: what it told of its waits may be over.
+  [[nodiscard]] virtual bool is_stopped(int world_rank) const = 0;
   /// This rank failed or starts no more work: for ranks that do not share its board.
   virtual void failed(std::string_view why) = 0;
   virtual void left() = 0;
