@@ -18,6 +18,7 @@
 #include <linux/filter.h>
 #include <sys/socket.h>
 #include <thread>
+#include <utility>
 
 namespace tessera::train {
 
@@ -25,9 +26,11 @@ constexpr const char* kFaultVariable = "TESSERA_TEST_TRAINER_FAULT";
 
 enum class OpFault { throws, late, is_stopped, is_killed, is_cut };
 constexpr std::array<const char*, 5> kOpFaultNames{"throw", "late", "SIGSTOP", "SIGKILL", "cut"};
-/// update: from the end of backward to the next step's forward, so norm, clipping and optimizer.
-enum class Phase { forward, backward, update, save };
-constexpr std::array<const char*, 4> kPhaseNames{"forward", "backward", "update", "save"};
+/// update: from the end of backward to the next forward, so norm, clipping and optimizer, and what
+/// a pipeline does between micro-batches. message: the op behind a send or a receive.
+enum class Phase { forward, backward, update, save, message };
+constexpr std::array<const char*, 5> kPhaseNames{"forward", "backward", "update", "save",
+                                                 "message"};
 
 struct TrainerFault {
   OpFault fault = OpFault::throws;
@@ -98,7 +101,9 @@ class FaultAtOp {
       : fault_(std::move(fault)), before_(std::move(before)) {
     if (fault_.phase == Phase::save)
       looks_ = std::thread([this, checkpoints] { look(checkpoints); });
-    Context::current().op_hook = [this](const OpRow&, const void*, Tensors, Tensors) { on_op(); };
+    Context::current().op_hook = [this](const OpRow& row, const void*, Tensors, Tensors) {
+      on_op(row.name);
+    };
   }
   ~FaultAtOp() {
     Context::current().op_hook = nullptr;
@@ -109,17 +114,21 @@ class FaultAtOp {
   FaultAtOp& operator=(const FaultAtOp&) = delete;
 
  private:
-  // Ops outside of modules belong to the phase before them.
-  void on_op() {
+  // Ops outside of modules belong to the phase before them. A step begins with the first forward
+  // behind an optimizer: in a pipeline forwards follow backwards.
+  void on_op(std::string_view name) {
     if (trace_tag() == "grad") {
       phase_ = Phase::backward;
     } else if (!Context::current().module_path.empty()) {
-      if (phase_ == Phase::update) ++step_, seen_ = 0;
+      if (std::exchange(stepped_, false)) ++step_, seen_ = 0;
       phase_ = Phase::forward;
     } else if (phase_ == Phase::backward) {
       phase_ = Phase::update;
     }
-    if (phase_ != fault_.phase || step_ == 0) return;
+    if (name == "adamw_") stepped_ = true;
+    const bool message = trace_.count("send") + trace_.count("recv") > 0;
+    trace_.clear();
+    if (step_ == 0 || (fault_.phase == Phase::message ? !message : phase_ != fault_.phase)) return;
     if (step_ == 1) ++ops_;
     if (step_ != fault_.step) return;
     if (seen_++ == static_cast<int64_t>(fault_.place * static_cast<double>(ops_))) happen();
@@ -154,6 +163,8 @@ class FaultAtOp {
   TrainerFault fault_;
   std::function<void()> before_;
   Phase phase_ = Phase::update;
+  CommTrace trace_;  // of what was sent since the last op
+  bool stepped_ = true;
   int step_ = 0;
   int64_t ops_ = 0, seen_ = 0;  // of the phase: in the first step, in this one
   std::atomic<bool> stop_{false};

@@ -27,7 +27,19 @@ struct MeshCase {
   std::string name;
   int ranks;
   Words words;
+  bool pipeline = false;
 };
+
+// Four micro-batches.
+MeshCase pipeline(const std::string& name, int ranks, const std::string& schedule, int degree,
+                  const Words& more = {}) {
+  return {name, ranks,
+          joined({"--parallelism.pipeline_parallel_degree", std::to_string(degree),
+                  "--parallelism.pipeline_parallel_schedule", schedule,
+                  "--training.local_batch_size", "4", "--model.n_layers", "4"},
+                 more),
+          true};
+}
 
 const std::vector<MeshCase>& meshes() {
   static const std::vector<MeshCase> all{
@@ -44,7 +56,12 @@ const std::vector<MeshCase>& meshes() {
       {"fsdp x cp by ulysses",
        4,
        {"--parallelism.context_parallel_degree", "2",
-        "--parallelism.context_parallel_ulysses_degree", "2"}}};
+        "--parallelism.context_parallel_ulysses_degree", "2"}},
+      pipeline("pp by 1F1B", 4, "1F1B", 4),
+      pipeline("pp by GPipe", 3, "GPipe", 3),
+      pipeline("pp by Interleaved1F1B", 2, "Interleaved1F1B", 2),
+      pipeline("pp x fsdp", 4, "1F1B", 2),
+      pipeline("pp x tp", 4, "LoopedBFS", 2, {"--parallelism.tensor_parallel_degree", "2"})};
   return all;
 }
 
@@ -57,15 +74,19 @@ struct Injection {
   }
 };
 
-// Every mesh, phase and fault, some times over; or, by default, `some` of them.
-std::vector<Injection> injections(std::initializer_list<OpFault> faults, int times, size_t some) {
+// Every mesh (all pipelines, or all others), phase and fault, some times over; or, by default,
+// `some` of them.
+std::vector<Injection> injections(bool pipelines, std::initializer_list<OpFault> faults, int times,
+                                  size_t some) {
   const char* text = std::getenv("TESSERA_TEST_SEED");
   const auto seed = static_cast<uint64_t>(text ? std::atoll(text) : 1);
   test::Dice dice(seed);
   std::vector<Injection> all;
   for (int i = 0; i < times; ++i) {
     for (const MeshCase& mesh : meshes()) {
-      for (const Phase phase : {Phase::forward, Phase::backward, Phase::update}) {
+      if (mesh.pipeline != pipelines) continue;
+      for (const Phase phase :
+           {Phase::forward, Phase::backward, pipelines ? Phase::message : Phase::update}) {
         for (const OpFault fault : faults) {
           all.push_back({&mesh,
                          {.fault = fault,
@@ -104,6 +125,11 @@ struct Counts {
   }
 };
 
+void inject_into_threads(const Injection& in, const Config& config, Counts& counts);
+// Whether every rank ended as it should. `deadline` is that of the words.
+void inject_into_processes(const Injection& in, const Words& words, const std::string& base,
+                           std::chrono::milliseconds deadline, Counts& counts);
+
 class TrainerFaults : public TinyRunTest {
  protected:
   // Steps without end, unless `more` says otherwise.
@@ -115,6 +141,29 @@ class TrainerFaults : public TinyRunTest {
                                       "--comm.train_timeout_seconds", "2"},
                                      mesh.words),
                               more));
+  }
+  void among_threads(const std::vector<Injection>& all) const {
+    Counts counts;
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Words given = words(concat('t', i), *all[i].mesh);
+      inject_into_threads(all[i], parse_config(std::span(given).subspan(1)), counts);
+    }
+    counts.print("threads", all.size());
+  }
+  void among_processes(const std::vector<Injection>& all) const {
+    Counts counts;
+    std::atomic<size_t> next{0};
+    std::vector<std::thread> workers;  // most injections wait, so some run at once
+    for (int i = 0; i < 3; ++i) {
+      workers.emplace_back([&] {
+        for (size_t j = next++; j < all.size(); j = next++) {
+          const std::string dump = concat('p', j);
+          inject_into_processes(all[j], words(dump, *all[j].mesh), path(dump), 2s, counts);
+        }
+      });
+    }
+    for (auto& worker : workers) worker.join();
+    counts.print("processes", all.size());
   }
 };
 
@@ -166,13 +215,10 @@ void inject_into_threads(const Injection& in, const Config& config, Counts& coun
 }
 
 TEST_F(TrainerFaults, AmongThreadsEveryRankEndsInTime) {
-  const std::vector<Injection> all = injections({OpFault::throws, OpFault::late}, 4, 6);
-  Counts counts;
-  for (size_t i = 0; i < all.size(); ++i) {
-    const Words given = words(concat('t', i), *all[i].mesh);
-    inject_into_threads(all[i], parse_config(std::span(given).subspan(1)), counts);
-  }
-  counts.print("threads", all.size());
+  among_threads(injections(false, {OpFault::throws, OpFault::late}, 4, 6));
+}
+TEST_F(TrainerFaults, AmongThreadsEveryRankOfAPipelineEndsInTime) {
+  among_threads(injections(true, {OpFault::throws, OpFault::late}, 1, 4));
 }
 
 TEST_F(TrainerFaults, TheFlightRecordKeepsTheLatestCollectives) {
@@ -253,7 +299,6 @@ Words lines_of(const std::string& file, std::string_view prefix) {
   return lines;
 }
 
-// Whether every rank ended as it should. `deadline` is that of the words.
 void inject_into_processes(const Injection& in, const Words& words, const std::string& base,
                            std::chrono::milliseconds deadline, Counts& counts) {
   TrainerFault fault = in.fault;
@@ -290,21 +335,11 @@ void inject_into_processes(const Injection& in, const Words& words, const std::s
 using TrainerProcessFaults = TrainerFaults;
 
 TEST_F(TrainerProcessFaults, EveryProcessEndsInTimeWithOneLine) {
-  const std::vector<Injection> all =
-      injections({OpFault::late, OpFault::is_stopped, OpFault::is_killed}, 4, 14);
-  Counts counts;
-  std::atomic<size_t> next{0};
-  std::vector<std::thread> workers;  // most injections wait, so some run at once
-  for (int i = 0; i < 3; ++i) {
-    workers.emplace_back([&] {
-      for (size_t j = next++; j < all.size(); j = next++) {
-        const std::string dump = concat('p', j);
-        inject_into_processes(all[j], words(dump, *all[j].mesh), path(dump), 2s, counts);
-      }
-    });
-  }
-  for (auto& worker : workers) worker.join();
-  counts.print("processes", all.size());
+  among_processes(
+      injections(false, {OpFault::late, OpFault::is_stopped, OpFault::is_killed}, 4, 14));
+}
+TEST_F(TrainerProcessFaults, EveryProcessOfAPipelineEndsInTimeWithOneLine) {
+  among_processes(injections(true, {OpFault::late, OpFault::is_stopped, OpFault::is_killed}, 1, 4));
 }
 
 TEST_F(TrainerProcessFaults, ARunGoesOnFromItsLastCheckpoint) {
