@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes that a launcher starts, each with a device of its own, train a model whose parameters
-// fully_shard divides among them over NCCL: the losses are those of the CPU.
+// Processes that a launcher starts, each with a device of its own, train a model over NCCL, whose
+// parameters fully_shard divides among them, or whose layers are the stages of a pipeline: the
+// losses are those of the CPU.
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/process.h"
 #include "tessera/tests/support/logged_losses.h"
@@ -32,12 +33,13 @@ int free_port() {
 class TrainNcclCuda : public TinyRunTest {
  protected:
   // The losses of three steps in `ranks` processes.
-  [[nodiscard]] std::vector<double> losses(const std::string& device, int ranks) const {
+  [[nodiscard]] std::vector<double> losses(const std::string& device, int ranks,
+                                           const Words& more) const {
     const std::string port = concat("MASTER_PORT=", free_port());
     const Words words =
-        train(device, {"--device", device, "--training.steps", "3", "--training.local_batch_size",
-                       "1", "--parallelism.data_parallel_shard_degree", std::to_string(ranks),
-                       "--checkpoint.enable", "false", "--metrics.measure_ceiling", "false"});
+        train(device, joined({"--device", device, "--training.steps", "3", "--checkpoint.enable",
+                              "false", "--metrics.measure_ceiling", "false", "--overwrite", "true"},
+                             more));
     const auto log = [&](int rank) { return path(concat(device, rank, ".log")); };
     std::vector<std::unique_ptr<Child>> all;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -50,15 +52,31 @@ class TrainNcclCuda : public TinyRunTest {
       EXPECT_EQ(all[static_cast<size_t>(rank)]->wait(), 0) << io::read_file(log(rank));
     return test::logged_losses(path(device));
   }
+  void expect_losses_of_the_cpu(int ranks, const Words& more) const {
+    const std::vector<double> expected = losses("cpu", ranks, more),
+                              found = losses("cuda", ranks, more);
+    ASSERT_EQ(expected.size(), 3u);
+    ASSERT_EQ(found.size(), 3u);
+    for (size_t i = 0; i < 3; ++i)
+      EXPECT_NEAR(found[i], expected[i], 1e-5 * std::abs(expected[i])) << "step " << i + 1;
+  }
 };
 
 TEST_F(TrainNcclCuda, FullyShardHasTheLossesOfTheCpu) {
   const int ranks = std::min(Process::get().cuda().device_count(), 2);
-  const std::vector<double> expected = losses("cpu", ranks), found = losses("cuda", ranks);
-  ASSERT_EQ(expected.size(), 3u);
-  ASSERT_EQ(found.size(), 3u);
-  for (size_t i = 0; i < 3; ++i)
-    EXPECT_NEAR(found[i], expected[i], 1e-5 * std::abs(expected[i])) << "step " << i + 1;
+  expect_losses_of_the_cpu(
+      ranks, {"--training.local_batch_size", "1", "--parallelism.data_parallel_shard_degree",
+              std::to_string(ranks)});
+}
+
+TEST_F(TrainNcclCuda, APipelineHasTheLossesOfTheCpu) {
+  if (Process::get().cuda().device_count() < 2) GTEST_SKIP() << "fewer than 2 devices";
+  for (const std::string schedule : {"1F1B", "Interleaved1F1B"}) {
+    expect_losses_of_the_cpu(
+        2, {"--training.local_batch_size", "4", "--training.mixed_precision_param", "float32",
+            "--model.n_layers", "4", "--parallelism.pipeline_parallel_degree", "2",
+            "--parallelism.pipeline_parallel_schedule", schedule});
+  }
 }
 
 // Once, after the first step, in which the last communicators are made; nothing where ranks need
