@@ -26,9 +26,9 @@ class VOrder {
     weights_.back().kind = ActionKind::backward_weight;
   }
   void overlap(Leg forward, Leg backward) {
-    order_.push_back({.kind = ActionKind::overlap,
-                      .parts = {next(forward, ActionKind::forward),
-                                next(backward, ActionKind::backward)}});
+    order_.push_back(
+        {.kind = ActionKind::overlap,
+         .parts = {next(forward, ActionKind::forward), next(backward, ActionKind::backward)}});
   }
   // The W of the oldest I that lacks it, of one stage or of both; false: none lacks it.
   bool weight(std::optional<Leg> leg = {}) {

@@ -42,17 +42,16 @@ Tensor whole_numbers(int64_t rows, int salt) {
   return from_values(v, {rows, kWidth}, DType::f64);
 }
 Tensor input_of(int micro_batch) { return whole_numbers(kRows, 2 * micro_batch); }
-Tensor weight_of(int stage) {
-  return whole_numbers(kWidth, 2 * stage + 1).set_requires_grad();
-}
-// The second tensor needs no gradient behind the first stage.
-TensorList apply(const Tensor& weight, const TensorList& x) {
-  return {matmul(x[0], weight), x.size() == 1 ? x[0] : x[1] + x[0]};
+Tensor weight_of(int stage) { return whole_numbers(kWidth, 2 * stage + 1).set_requires_grad(); }
+// The second tensor needs no gradient behind the first two stages, which pass it on, as each other
+// stage does.
+TensorList apply(int stage, const Tensor& weight, const TensorList& x) {
+  return {matmul(x[0], weight), stage == 0 ? x[0] : stage % 2 == 1 ? x[1] : x[1] + x[0]};
 }
 Tensor loss_of(int micro_batch, const TensorList& x) {
   return sum(x[0] * input_of(micro_batch + 1)) + sum(x[1] * input_of(micro_batch + 2));
 }
-size_t gradients_to(int stage) { return stage == 0 ? 1 : 2; }
+size_t gradients_to(int stage) { return stage < 2 ? 1 : 2; }
 
 // Of each stage, from so many steps on one rank.
 std::vector<std::vector<double>> gradients_of_one_rank(int stages, int micro_batches, int steps) {
@@ -61,7 +60,7 @@ std::vector<std::vector<double>> gradients_of_one_rank(int stages, int micro_bat
   for (int stage = 0; stage < stages; ++stage) weights.push_back(weight_of(stage));
   for (int i = 0; i < steps * micro_batches; ++i) {
     TensorList x{input_of(i % micro_batches)};
-    for (const Tensor& w : weights) x = apply(w, x);
+    for (size_t s = 0; s < weights.size(); ++s) x = apply(static_cast<int>(s), weights[s], x);
     backward(loss_of(i % micro_batches, x));
   }
   std::vector<std::vector<double>> gradients;
@@ -87,9 +86,9 @@ std::vector<Message> messages_of(const std::vector<Action>& actions, const Pipel
     const int to = !sends ? a.stage : forward ? a.stage + 1 : a.stage - 1;
     const int after = std::max(from, to);
     const int tag = (2 * after + (forward ? 0 : 1)) * s.micro_batches + a.micro_batch;
-    all.insert(all.end(), forward ? 2 : gradients_to(to),
-               {sends ? "send" : "recv", s.rank_of_stage[static_cast<size_t>(sends ? to : from)],
-                tag});
+    all.insert(
+        all.end(), forward ? 2 : gradients_to(to),
+        {sends ? "send" : "recv", s.rank_of_stage[static_cast<size_t>(sends ? to : from)], tag});
   }
   return all;
 }
@@ -125,8 +124,9 @@ void expect_run_as_said(const PipelineSchedule& schedule) {
     for (int stage = 0; stage < stages; ++stage) {
       if (!ranks.has(stage)) continue;
       const Tensor weight = weights[stage] = weight_of(stage);
-      own[stage].forward = [weight, &graphs](int m, const TensorList& inputs) {
-        const TensorList y = apply(weight, inputs.empty() ? TensorList{input_of(m)} : inputs);
+      own[stage].forward = [=, &graphs](int m, const TensorList& inputs) {
+        const TensorList y =
+            apply(stage, weight, inputs.empty() ? TensorList{input_of(m)} : inputs);
         graphs.add(y[0]);
         return StageResult{y};
       };
@@ -160,6 +160,29 @@ void for_each_schedule(int most_ranks, const std::function<void(const PipelineSc
 
 TEST(Pipeline, SendsAndKeepsWhatItsScheduleSays) { for_each_schedule(4, expect_run_as_said); }
 
+// The next stage would not send the gradient of what it knows as a constant.
+TEST(Pipeline, AStageThatGivesOtherTensorsThanItDescribedSaysSo) {
+  const PipelineSchedule schedule = make_schedule("GPipe", {2, 1, 1});
+  std::string why;
+  const auto on_rank = [&](World& world) {
+    Pipeline pipeline(schedule, {Mesh::make({{"pp", 2}}), 0, schedule.rank_of_stage});
+    Tensor weight = weight_of(0).set_requires_grad(false);
+    std::map<int, PipelineStage> own;
+    own[world.rank()].forward = [&](int m, const TensorList& x) {
+      return StageResult{{matmul(x.empty() ? input_of(m) : x[0], weight)}};
+    };
+    own[world.rank()].loss = [](int, const TensorList& x) { return sum(x[0]); };
+    pipeline.step(own, {kRows, kWidth});
+    weight.set_requires_grad();
+    if (world.rank() == 0) why = test::error_of([&] { pipeline.step(own, {kRows, kWidth}); });
+  };
+  test::on_ranks(2, on_rank);
+  EXPECT_EQ(why,
+            "[pipeline] stage 0 gives f64[3, 2], which requires grad, and gave f64[3, 2] for the "
+            "first micro-batch of this shape, which the next stage goes by: make the pipeline anew "
+            "after what it computes has changed");
+}
+
 // --- Random schedules ----------------------------------------------------------------------------
 
 // Orders of ranks, and what a plain executor says of them.
@@ -169,9 +192,7 @@ struct Trial {
   Orders orders = {};
 
   [[nodiscard]] int stages() const { return static_cast<int>(rank_of_stage.size()); }
-  [[nodiscard]] size_t actions() const {
-    return static_cast<size_t>(2 * stages() * micro_batches);
-  }
+  [[nodiscard]] size_t actions() const { return static_cast<size_t>(2 * stages() * micro_batches); }
   // What an action needs of others, but for the forward of its own stage.
   [[nodiscard]] std::optional<Action> need(const Action& a) const {
     const bool forward = a.kind == Kind::forward;
@@ -183,7 +204,8 @@ struct Trial {
     size_t count = 0;
     for (const auto& own : orders) {
       for (const Action& a : own) {
-        if (a.kind == Kind::backward && !seen.contains(text({a.stage, Kind::forward, a.micro_batch})))
+        if (a.kind == Kind::backward &&
+            !seen.contains(text({a.stage, Kind::forward, a.micro_batch})))
           return false;
         seen.insert(text(a));
         ++count;

@@ -85,6 +85,17 @@ std::vector<TensorForm> forms_in(const Tensor& description) {
   return forms;
 }
 
+// `f32[2, 3], which requires grad, i64[2]`.
+std::string text_of(const std::vector<TensorForm>& forms) {
+  std::string text;
+  for (const TensorForm& form : forms) {
+    text +=
+        concat(text.empty() ? "" : ", ", form.dtype, form.shape, form.states ? " on a mesh" : "",
+               form.requires_grad ? ", which requires grad" : "");
+  }
+  return text.empty() ? "nothing" : text;
+}
+
 bool recorded() { return Context::current().grad_enabled; }
 
 // What this rank has of a tensor.
@@ -119,10 +130,8 @@ void StageMessages::begin(const Shape& micro_batch, Device device) {
 void StageMessages::know(const Shape& micro_batch,
                          std::span<const std::vector<TensorForm>> inputs) {
   begin(micro_batch, device_);
-  for (int stage = 1; stage < ranks_.stages(); ++stage) {
+  for (int stage = 1; stage < ranks_.stages(); ++stage)
     inputs_[key(stage)] = inputs[static_cast<size_t>(stage)];
-    described_.insert(key(stage));
-  }
 }
 
 StageMessages::Key StageMessages::key(int stage) const { return {stage, shape_}; }
@@ -147,8 +156,18 @@ Tensor StageMessages::receive(const TensorForm& form, int from, int tag) const {
 void StageMessages::send_forward(int stage, int micro_batch, const TensorList& outputs) {
   const int to = ranks_.rank_of(stage + 1);
   const int with = tag(stage + 1, true, micro_batch);
-  if (!recorded() || described_.insert(key(stage + 1)).second)
+  std::vector<TensorForm> forms;
+  for (const Tensor& t : outputs) forms.push_back(form_of(t));
+  const auto known = recorded() ? inputs_.find(key(stage + 1)) : inputs_.end();
+  if (known == inputs_.end()) {
     sent_.push_back(tessera::send(ranks_.along, ranks_.axis, description_of(outputs), to, with));
+    if (recorded()) inputs_[key(stage + 1)] = std::move(forms);
+  } else if (forms != known->second) {
+    fail<UsageError>("pipeline", "stage ", stage, " gives ", text_of(forms), ", and gave ",
+                     text_of(known->second),
+                     " for the first micro-batch of this shape, which the next stage goes by: make "
+                     "the pipeline anew after what it computes has changed");
+  }
   for (const Tensor& t : outputs) send(t, to, with);
 }
 

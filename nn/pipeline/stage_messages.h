@@ -10,7 +10,6 @@
 
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -36,6 +35,7 @@ struct TensorForm {
   DType dtype = DType::f32;
   bool requires_grad = false;
   std::optional<AxisStates> states = {};  ///< of its layout; none: it is plain
+  bool operator==(const TensorForm&) const = default;
 };
 [[nodiscard]] TESSERA_API TensorForm form_of(const Tensor& t);
 /// A tensor of this form, distributed over `mesh` if the form is. Its values are undefined.
@@ -51,7 +51,8 @@ class TESSERA_API StageMessages {
   /// For micro-batches of this shape in training: what each stage takes, by stage. No message
   /// describes it then.
   void know(const Shape& micro_batch, std::span<const std::vector<TensorForm>> inputs);
-  /// Sends what `stage` gives to the stage after it. UsageError: more than 8 tensors.
+  /// Sends what `stage` gives to the stage after it. UsageError: more than 8 tensors; others than
+  /// it has described for this shape.
   void send_forward(int stage, int micro_batch, const TensorList& outputs);
   /// The inputs of `stage` from the stage before it: leaves, which require grad if they did there.
   [[nodiscard]] TensorList receive_forward(int stage, int micro_batch);
@@ -77,8 +78,7 @@ class TESSERA_API StageMessages {
   int micro_batches_;
   std::vector<int64_t> shape_;  // of the micro-batch
   Device device_ = kCpu;
-  std::map<Key, std::vector<TensorForm>> inputs_;  // of stages of this rank
-  std::set<Key> described_;                        // what the stage after this one knows
+  std::map<Key, std::vector<TensorForm>> inputs_;  // of stages, as they were described
   std::vector<Ref<Work>> sent_;
 };
 
