@@ -53,7 +53,11 @@ const std::vector<MeshCase>& meshes() {
        experts({"--parallelism.context_parallel_degree", "2",
                 "--parallelism.context_parallel_rotate_method", "alltoall"})},
       {"fsdp", 3, {}},
-      {"tp", 2, {"--parallelism.tensor_parallel_degree", "2"}}};
+      {"tp", 2, {"--parallelism.tensor_parallel_degree", "2"}},
+      {"pp",
+       3,
+       {"--parallelism.pipeline_parallel_degree", "3", "--model.n_layers", "4",
+        "--training.local_batch_size", "4"}}};
   return all;
 }
 
@@ -87,7 +91,7 @@ std::vector<Injection> injections(size_t some) {
   const auto seed = static_cast<uint64_t>(text ? std::atoll(text) : 1);
   test::Dice dice(seed);
   const auto one = [&](size_t i) {
-    // Ways by messages are more, and four of six meshes have a ring or an exchange.
+    // Ways by messages are more, and four of seven meshes have a ring or an exchange.
     constexpr std::array kOften{Way::namespaces, Way::messages,        Way::namespaces,
                                 Way::shared,     Way::mpirun_messages, Way::namespaces,
                                 Way::messages,   Way::mpirun_shared};
