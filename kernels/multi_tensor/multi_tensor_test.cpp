@@ -17,6 +17,8 @@ TEST(MultiTensor, NormIsTakenInF64) {
   Context context;
   EXPECT_EQ(norm({tensor({3}), tensor({4})}).item(), 5);
   EXPECT_EQ(norm({}).item(), 0);
+  EXPECT_EQ(sum_of_squares({tensor({3}), full({2}, 0.1, DType::f64)}).item(), 9 + 0.1 * 0.1 * 2);
+  EXPECT_EQ(sum_of_squares({}).dtype(), DType::f64);
   EXPECT_EQ(norm({full({1 << 20}, 1e-3)}).item(), static_cast<double>(static_cast<float>(std::sqrt(
                                                       double(1e-3f) * double(1e-3f) * (1 << 20)))));
   EXPECT_EQ(norm({full({2}, 1e30)}).item(),
