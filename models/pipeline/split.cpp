@@ -24,15 +24,13 @@ Split split_parts(std::span<const std::string> parts, int64_t stages, const Spli
   const int64_t layers = end - begin;
   const int64_t counted_layers = layers + weights.first + weights.last;
   const int64_t each = stages > 0 ? counted_layers / stages : 0;
-  const bool fits = stages == 1 || (stages > 1 && each > 0 && weights.first <= each &&
-                                    weights.last <= each && stages <= layers);
+  const int64_t heaviest = std::max({int64_t{1}, weights.first, weights.last});
+  const bool fits = stages == 1 || (stages > 1 && each >= heaviest);
   if (!fits) {
-    fail<ValueError>(
-        "pipeline", counted(layers, "layer"), " do not fill ", counted(stages, "stage"),
-        ", with the embedding counted as ", weights.first, " and the head as ", weights.last,
-        ": give at most ",
-        std::max<int64_t>(1, std::min(layers, counted_layers / std::max({int64_t{1}, weights.first,
-                                                                         weights.last}))));
+    fail<ValueError>("pipeline", counted(layers, "layer"), " do not fill ",
+                     counted(stages, "stage"), ", with the embedding counted as ", weights.first,
+                     " and the head as ", weights.last, ": give at most ",
+                     std::max<int64_t>(1, counted_layers / heaviest));
   }
   Split split(static_cast<size_t>(stages));
   auto at = begin;

@@ -23,8 +23,8 @@ struct SplitWeights {
 /// Whether a part is one of the layers.
 [[nodiscard]] TESSERA_API bool is_layer(const std::string& part);
 /// Splits `parts` (LanguageModel::parts) into stages: all get equally many layers, those at the
-/// front one more if some are left; the last one may have the head alone. ValueError: more stages
-/// than that allows; it says how many fit.
+/// front one more if some are left; the first may have the embedding alone, and the last one the
+/// head. ValueError: more stages than that allows; it says how many fit.
 [[nodiscard]] TESSERA_API Split split_parts(std::span<const std::string> parts, int64_t stages,
                                             const SplitWeights& weights = {});
 /// What is wrong with a split that was written by hand, a sentence; empty: nothing. A part in two
