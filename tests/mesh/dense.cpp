@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tests/mesh/dense.h"
 
-#include "tessera/autograd/autograd.h"
+#include "tessera/core/context.h"
 #include "tessera/core/draws.h"
 #include "tessera/dist/dtensor.h"
 #include "tessera/dist/launch/run.h"
@@ -13,10 +13,16 @@
 #include "tessera/tests/support/collectives.h"
 #include "tessera/tests/support/decoders.h"
 #include "tessera/tests/support/long_form.h"
+#include "tessera/tests/support/trials.h"
+#include "tessera/train/run/compare.h"
 #include "tessera/train/run/trainer.h"
-#include "tessera/train/step/build_model.h"
+#include "tessera/train/step/forward_backward.h"
 
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iostream>
+#include <mutex>
 
 namespace tessera::mesh_tests {
 namespace {
@@ -28,6 +34,24 @@ constexpr int64_t kSteps = 2;  // which see all of the code
 #else
 constexpr int64_t kSteps = 10;
 #endif
+
+// Whole tensors of all ranks, which are threads: each has those of its stages of a pipeline, and a
+// tensor that several have is the same on all.
+class Joined {
+ public:
+  void add(const Values& of_rank) {
+    const std::scoped_lock lock(mutex_);
+    for (const auto& [name, values] : of_rank) {
+      const auto [at, fresh] = all_.emplace(name, values);
+      EXPECT_TRUE(fresh || at->second == values) << name << " differs between ranks";
+    }
+  }
+  [[nodiscard]] Values take() { return std::move(all_); }
+
+ private:
+  std::mutex mutex_;
+  Values all_;
+};
 
 }  // namespace
 
@@ -49,6 +73,7 @@ train::Config dense(const std::string& family, const Degrees& degrees, DType com
   c.training.mixed_precision_param = compute;
   c.lr_scheduler.warmup_steps = 2;
   c.parallelism = degrees.parallelism();
+  c.parallelism.pipeline_parallel_microbatch_size = 2;  // 12 to 3 of a step
   if (family == "gpt2") c.parallelism.context_parallel_load_balancer = nn::LoadBalancer::none;
   c.activation_checkpoint.mode = mode;
   c.debug.seed = kSeed;
@@ -95,34 +120,49 @@ Values whole_parameters(nn::Module& model) {
   return all;
 }
 
+double largest_difference(const std::vector<double>& got, const std::vector<double>& want) {
+  double worst = 0;
+  for (size_t i = 0; i < want.size(); ++i)
+    worst = std::max(worst, train::relative_difference(got.at(i), want[i]));
+  return worst;
+}
+
+void expect_below(double worst, double limit, const std::string& what) {
+  EXPECT_LE(worst, limit) << what;
+  if (test::long_form()) std::cout << what << ": " << worst << '\n';
+}
+
 Outcome trained(const train::Config& config, const Degrees& degrees, const Watch& watch) {
   Outcome result;
+  Joined initial, last;
   const auto source = [&](int64_t first, int64_t count) {
     return rows(first, count, config.training.seq_len);
   };
   const auto on_rank = [&](World& world) {
     train::Trainer trainer(config, {}, nullptr, source);
-    Outcome run;
+    std::vector<double> losses, norms;
     if (watch) watch(trainer.model(), 0);
-    run.initial = whole_parameters(trainer.model());
+    initial.add(whole_parameters(trainer.model()));
     for (int64_t i = 0; i < config.training.steps; ++i) {
       const train::StepRecord r = trainer.step();
       if (watch) watch(trainer.model(), i + 1);
-      run.losses.push_back(r.loss);
-      run.norms.push_back(r.grad_norm);
+      losses.push_back(r.loss);
+      norms.push_back(r.grad_norm);
     }
-    run.last = whole_parameters(trainer.model());
-    if (world.rank() == 0) result = std::move(run);
+    last.add(whole_parameters(trainer.model()));
+    if (world.rank() == 0) result = {{}, {}, std::move(losses), std::move(norms)};
   };
   run_ranks(degrees.ranks(), on_rank, train::world_options(config));
+  result.initial = initial.take();
+  result.last = last.take();
   return result;
 }
 
 Values gradients(const train::Config& config, const Degrees& degrees, int64_t padding,
                  bool documents) {
-  Values result;
-  const auto on_rank = [&](World& world) {
-    const Mesh mesh = Mesh::make(config.parallelism.axes(world.size()));
+  Joined result;
+  const auto on_rank = [&](World&) {
+    const Mesh mesh = train::make_mesh(config.parallelism);
     const auto fill = [&](nn::Module& m, const nn::LayoutOf& layouts) {
       nn::initialize(m, static_cast<uint64_t>(config.debug.seed), layouts);
       for (const auto& p : nn::named_parameters(m)) {
@@ -132,30 +172,30 @@ Values gradients(const train::Config& config, const Degrees& degrees, int64_t pa
     };
     const auto model = train::build_model(config, mesh, fill);
     Context::current().call_keys.set_seed(kSeed);
-    begin_micro_batch(0);
     const train::DataShare share = train::data_share(mesh);
     const auto batch_of = [&](int64_t first, int64_t count) {
       const train::Batch full = rows(first, count, config.training.seq_len - padding);
       return padding > 0 ? padded(full, padding, documents) : full;
     };
-    const int64_t length = config.training.seq_len, mine = config.training.local_batch_size;
-    const train::PlacedBatch batch =
-        train::BatchPlacer(model->metadata(length), share, kCpu, config.parallelism.sequence_cut())
-            .place(batch_of(share.part * mine, mine));
-    const models::Loss loss = model->loss(batch.tokens, batch.targets, batch.metadata);
-    Tensor total = loss.sum;
-    for (const models::NamedValue& term : loss.auxiliary) total = total + term.value;
-    backward(total);
+    train::BatchPlacer placer(model->metadata(config.training.seq_len), share, kCpu,
+                              config.parallelism.sequence_cut());
+    const auto [mine, micro_batches] = config.step_sizes(share.parts);
+    std::vector<train::PlacedBatch> batches;
+    for (int64_t i = 0; i < micro_batches; ++i)
+      batches.push_back(placer.place(batch_of((i * share.parts + share.part) * mine, mine)));
+    const auto unscaled = train::loss_scale(full({2}, 1, DType::f64), config.model.dtype());
+    const Tensor load =
+        train::forward_backward(*model, {batches, 0, mine * share.parts}, unscaled).load;
     Values values;
-    if (loss.load.defined()) values["load"] = full_tensor(loss.load).values();
+    if (load.defined()) values["load"] = trial::whole_values(load);
     for (const auto& p : nn::named_parameters(*model)) {
       EXPECT_EQ(layout_of(p.tensor.grad()), layout_of(p.tensor)) << p.name;
       values[p.name] = full_tensor(p.tensor.grad()).values();
     }
-    if (world.rank() == 0) result = std::move(values);
+    result.add(values);
   };
   run_ranks(degrees.ranks(), on_rank, train::world_options(config));
-  return result;
+  return result.take();
 }
 
 }  // namespace tessera::mesh_tests

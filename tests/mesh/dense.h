@@ -21,7 +21,7 @@ std::vector<Mode> modes(size_t turn);
 constexpr const char* kFamilies[]{"llama3", "gpt2"};
 
 /// 10 steps (2 under a sanitizer) of 24 rows of 32 tokens, in parameters of f32, or of f64 where
-/// `compute` is that.
+/// `compute` is that. Pipelines cut the rows of a rank into micro-batches of two.
 train::Config dense(const std::string& family, const Degrees& degrees, DType compute,
                     Mode mode = Mode::none, const std::string& dump_folder = "unused");
 
@@ -30,7 +30,7 @@ train::Config dense(const std::string& family, const Degrees& degrees, DType com
 train::Batch rows(int64_t first, int64_t count, int64_t length = 32);
 
 using test::Values;
-/// A run as rank 0 sees it.
+/// A run; losses and norms as rank 0 sees them.
 struct Outcome {
   Values initial, last;  ///< whole parameters
   std::vector<double> losses, norms;
@@ -47,7 +47,11 @@ train::Batch padded(const train::Batch& rows, int64_t places, bool documents);
 /// row hold no token.
 Values gradients(const train::Config& config, const Degrees& degrees, int64_t padding = 0,
                  bool documents = false);
-/// Of all parameters; collective.
+/// The largest of the relative differences of values in their order.
+double largest_difference(const std::vector<double>& got, const std::vector<double>& want);
+/// Fails above the limit; the long form prints what it found.
+void expect_below(double worst, double limit, const std::string& what);
+/// Of all parameters that this rank has; collective.
 Values whole_parameters(nn::Module& model);
 
 }  // namespace tessera::mesh_tests

@@ -7,7 +7,6 @@
 #include "tessera/tests/support/folder_test.h"
 #include "tessera/tests/support/gradients.h"
 #include "tessera/tests/support/long_form.h"
-#include "tessera/train/run/compare.h"
 
 #include <algorithm>
 #include <iostream>
@@ -24,13 +23,6 @@ constexpr Limits limits_of(DType compute) {
 }
 constexpr double kGradientLimit = 1e-10;
 constexpr DType kDTypes[]{DType::f32, DType::bf16};
-
-double largest(const std::vector<double>& a, const std::vector<double>& b) {
-  double worst = 0;
-  for (size_t i = 0; i < b.size(); ++i)
-    worst = std::max(worst, train::relative_difference(a.at(i), b[i]));
-  return worst;
-}
 
 class Dense : public test::FolderTest {
  protected:
@@ -76,12 +68,8 @@ class Dense : public test::FolderTest {
     for (const auto& [name, values] : want.initial)
       EXPECT_TRUE(got.initial.at(name) == values) << which << ": " << name;
     const Limits limits = limits_of(compute);
-    expect_below(largest(got.losses, want.losses), limits.loss, which + " loss");
-    expect_below(largest(got.norms, want.norms), limits.norm, which + " norm");
-  }
-  static void expect_below(double worst, double limit, const std::string& what) {
-    EXPECT_LE(worst, limit) << what;
-    if (test::long_form()) std::cout << what << ": " << worst << '\n';
+    expect_below(largest_difference(got.losses, want.losses), limits.loss, which + " loss");
+    expect_below(largest_difference(got.norms, want.norms), limits.norm, which + " norm");
   }
 };
 

@@ -4,6 +4,7 @@
 #include "tessera/core/context.h"
 #include "tessera/core/draws.h"
 #include "tessera/core/op_row.h"
+#include "tessera/models/pipeline/whole.h"
 #include "tessera/nn/parallel/expert_parallel.h"
 #include "tessera/nn/parameters.h"
 #include "tessera/tests/support/decoders.h"
@@ -29,12 +30,13 @@ struct Choices {
   std::vector<Choice> all;
 };
 
-void widen_gates(nn::Module& model, uint64_t seed) {
+void widen_gates(models::LanguageModel& model, uint64_t seed) {
   uint64_t stream = 0;
-  for (const auto& [name, weight] : nn::named_parameters(model)) {
-    if (name.ends_with("router.gate.weight"))
-      nn::copy_values(weight,
-                      normal(weight.shape(), {seed, ++stream}, 0, kGateDeviation, weight.dtype()));
+  for (const auto& [name, weight] : models::whole_tensors(model)) {
+    if (!name.ends_with("router.gate.weight")) continue;
+    const RngKey key{seed, ++stream};
+    if (weight.defined())
+      nn::copy_values(weight, normal(weight.shape(), key, 0, kGateDeviation, weight.dtype()));
   }
 }
 
@@ -107,8 +109,7 @@ std::vector<Degrees> every_mesh_of(int ranks, int64_t experts) {
                                             nn::LoadBalancer::round_robin};
   size_t balanced = 0, padded = 0;
   std::vector<Degrees> all;
-  for (Degrees d : every_mesh()) {
-    if (d.ranks() != ranks) continue;
+  for (Degrees d : dense_meshes(ranks)) {
     for (d.ep = 1; d.ep <= ranks; ++d.ep) {
       for (d.etp = 1; d.etp <= d.tp; ++d.etp) {
         const nn::ExpertParallel wish{.degree = d.ep, .tensor_degree = d.etp};
@@ -128,10 +129,11 @@ RoutedOutcome routed(const train::Config& config, const Degrees& degrees) {
   RoutedOutcome result;
   result.margin = std::numeric_limits<double>::infinity();
   const auto watch = [&](models::LanguageModel& model, int64_t step) {
+    if (step == 0) widen_gates(model, static_cast<uint64_t>(config.debug.seed));
+    if (config.parallelism.pipelines()) return;
     Context& context = Context::current();
     auto& choices = context.state<Choices>().all;
     if (step == 0) {
-      widen_gates(model, static_cast<uint64_t>(config.debug.seed));
       context.op_hook = [&choices](const OpRow& row, const void*, Tensors in, Tensors out) {
         if (row.name == "topk") choices.push_back({in[0], out[1]});
       };
@@ -153,12 +155,10 @@ RoutedOutcome routed(const train::Config& config, const Degrees& degrees) {
   return result;
 }
 
-int64_t seed_with_margin(const ExpertModel& model, double margin, const std::string& dump_folder,
-                         int64_t first) {
-  train::Config c = with_experts(model, {}, DType::f32, Mode::none, dump_folder);
+int64_t seed_with_margin(train::Config config, double margin, int64_t first) {
   const int64_t last = first + 1000;
-  for (c.debug.seed = first; c.debug.seed < last; ++c.debug.seed)
-    if (routed(c, {}).margin > margin) return c.debug.seed;
+  for (config.debug.seed = first; config.debug.seed < last; ++config.debug.seed)
+    if (routed(config, {}).margin > margin) return config.debug.seed;
   fail<ValueError>("seed_with_margin", "no seed from ", first, " to ", last, " has a margin of ",
                    margin, "; make the gates wider");
 }

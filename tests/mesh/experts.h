@@ -16,6 +16,17 @@ struct ExpertModel {
   int64_t experts = 8;
 };
 
+/// A model on the meshes of so many ranks.
+struct ExpertSweep {
+  ExpertModel model;
+  int ranks = 8;
+  int64_t seed = 0;  ///< of seed_with_margin
+  [[nodiscard]] std::string text() const {
+    return concat(model.family, '_', ranks, "_ranks_", model.experts, "_experts");
+  }
+  friend std::ostream& operator<<(std::ostream& os, const ExpertSweep& s) { return os << s.text(); }
+};
+
 /// 10 steps of 24 rows of 5 tokens of a decoder of two layers; the routers of `qwen3` have a bias
 /// and a balance loss, those of `llama4` a bias.
 train::Config with_experts(const ExpertModel& model, const Degrees& degrees, DType compute,
@@ -29,12 +40,12 @@ struct RoutedOutcome : Outcome {
   std::vector<std::vector<double>> ids;  ///< of each router in each step, (rows, length, top_k)
   double margin = 0;  ///< the least difference between the last score taken and the next
 };
-/// As `trained`, from gates that are wide enough for margins.
+/// As `trained`, from gates that are wide enough for margins. Of a pipeline, whose ranks choose for
+/// a micro-batch at a time, without ids and margin.
 RoutedOutcome routed(const train::Config& config, const Degrees& degrees);
 
-/// The first seed from `first` on whose run in f32 has this margin on one rank: how the seeds of
-/// tests were found. ValueError: none of a thousand has.
-int64_t seed_with_margin(const ExpertModel& model, double margin, const std::string& dump_folder,
-                         int64_t first);
+/// The first seed from `first` on whose run of `config`, which is of one rank and in f32, has this
+/// margin: how the seeds of tests were found. ValueError: none of a thousand has.
+int64_t seed_with_margin(train::Config config, double margin, int64_t first);
 
 }  // namespace tessera::mesh_tests

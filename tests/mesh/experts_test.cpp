@@ -18,17 +18,7 @@ namespace {
 // Rounding moves scores by some 1e-6 in 10 steps of f32.
 constexpr double kMargin = 1e-4;
 
-struct Sweep {
-  ExpertModel model;
-  int ranks;
-  int64_t seed;  // of seed_with_margin
-  [[nodiscard]] std::string text() const {
-    return concat(model.family, '_', ranks, "_ranks_", model.experts, "_experts");
-  }
-  friend std::ostream& operator<<(std::ostream& os, const Sweep& s) { return os << s.text(); }
-};
-
-class ExpertSweep : public test::FolderTest, public testing::WithParamInterface<Sweep> {
+class ExpertMeshes : public test::FolderTest, public testing::WithParamInterface<ExpertSweep> {
  protected:
   [[nodiscard]] train::Config config(const Degrees& degrees, DType compute, Mode mode) const {
     train::Config c = with_experts(GetParam().model, degrees, compute, mode, folder_);
@@ -53,18 +43,15 @@ class ExpertSweep : public test::FolderTest, public testing::WithParamInterface<
                            double norm_limit, const std::string& what) {
     EXPECT_TRUE(got.initial == want.initial) << what;
     EXPECT_TRUE(got.ids == want.ids) << what;
-    double loss = 0, norm = 0;
-    for (size_t i = 0; i < want.losses.size(); ++i) {
-      loss = std::max(loss, train::relative_difference(got.losses.at(i), want.losses[i]));
-      norm = std::max(norm, train::relative_difference(got.norms.at(i), want.norms[i]));
-    }
+    const double loss = largest_difference(got.losses, want.losses),
+                 norm = largest_difference(got.norms, want.norms);
     EXPECT_LE(loss, loss_limit) << what;
     EXPECT_LE(norm, norm_limit) << what;
     if (test::long_form()) std::cout << what << "losses " << loss << ", norms " << norm << '\n';
   }
 };
 
-TEST_P(ExpertSweep, TrainsAsOneRank) {
+TEST_P(ExpertMeshes, TrainsAsOneRank) {
   const Values gradient = gradients(config({}, DType::f64, Mode::none), {});
   const RoutedOutcome one = routed(config({}, DType::f64, Mode::none), {});
   for_some_meshes([&](const Degrees& d, Mode mode, const std::string& what) {
@@ -78,7 +65,7 @@ TEST_P(ExpertSweep, TrainsAsOneRank) {
 
 // Places that hold no token are none to routers: not to their losses, their counts or the room of
 // their experts.
-TEST_P(ExpertSweep, PaddedRowsTrainAsRowsOnOneRank) {
+TEST_P(ExpertMeshes, PaddedRowsTrainAsRowsOnOneRank) {
   const Values gradient = gradients(config({}, DType::f64, Mode::none), {});
   bool documents = false;
   for_some_meshes([&](const Degrees& d, Mode mode, const std::string& what) {
@@ -90,22 +77,24 @@ TEST_P(ExpertSweep, PaddedRowsTrainAsRowsOnOneRank) {
   });
 }
 
-TEST_P(ExpertSweep, TrainsAsOneRankInF32) {
+TEST_P(ExpertMeshes, TrainsAsOneRankInF32) {
   const auto& [model, ranks, seed] = GetParam();
-  const RoutedOutcome one = routed(config({}, DType::f32, Mode::none), {});
+  const train::Config alone = config({}, DType::f32, Mode::none);
+  const RoutedOutcome one = routed(alone, {});
   ASSERT_GT(one.margin, kMargin) << "a seed that has the margin: "
-                                 << seed_with_margin(model, kMargin, folder_, seed + 1);
+                                 << seed_with_margin(alone, kMargin, seed + 1);
   std::cout << "least margin between scores: " << one.margin << '\n';
   for_some_meshes([&](const Degrees& d, Mode mode, const std::string& what) {
     expect_alike(routed(config(d, DType::f32, mode), d), one, 1e-5, 1e-5, what + "f32, ");
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, ExpertSweep,
-                         testing::Values(Sweep{{"qwen3", 8}, 8, 59}, Sweep{{"qwen3", 6}, 6, 53},
-                                         Sweep{{"qwen3", 6}, 8, 53}, Sweep{{"qwen3", 8}, 6, 59},
-                                         Sweep{{"llama4", 8}, 8, 7}, Sweep{{"llama4", 6}, 6, 5}),
-                         [](const auto& test) { return test.param.text(); });
+INSTANTIATE_TEST_SUITE_P(
+    Families, ExpertMeshes,
+    testing::Values(ExpertSweep{{"qwen3", 8}, 8, 59}, ExpertSweep{{"qwen3", 6}, 6, 53},
+                    ExpertSweep{{"qwen3", 6}, 8, 53}, ExpertSweep{{"qwen3", 8}, 6, 59},
+                    ExpertSweep{{"llama4", 8}, 8, 7}, ExpertSweep{{"llama4", 6}, 6, 5}),
+    [](const auto& test) { return test.param.text(); });
 
 }  // namespace
 }  // namespace tessera::mesh_tests

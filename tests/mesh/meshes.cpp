@@ -2,16 +2,28 @@
 // Kinds have uneven degrees where one axis alone is cut, so that the short form meets them too.
 #include "tessera/tests/mesh/meshes.h"
 
+#include "tessera/dist/schedules/schedule.h"
+
 #include <cstdlib>
 #include <iostream>
 #include <map>
 #include <random>
 
 namespace tessera::mesh_tests {
+namespace {
+
+// Both ring and heads need two ranks.
+nn::ContextMethod method_of(int cp, size_t turn) {
+  return static_cast<nn::ContextMethod>(turn % (cp > 2 && cp % 2 == 0 ? 4 : 3));
+}
+
+}  // namespace
 
 train::ParallelismConfig Degrees::parallelism() const {
   using nn::ContextMethod;
   train::ParallelismConfig p;
+  p.pipeline_parallel_degree = pp;
+  p.pipeline_parallel_schedule = schedule;
   p.data_parallel_replicate_degree = replicate;
   p.data_parallel_shard_degree = shard;
   p.context_parallel_degree = cp;
@@ -28,7 +40,7 @@ train::ParallelismConfig Degrees::parallelism() const {
 
 std::vector<Degrees> every_mesh() {
   std::vector<Degrees> all;
-  std::map<int, int> turns;  // of cp
+  std::map<int, size_t> turns;  // of cp
   for (const int ranks : {1, 2, 3, 4, 6, 8}) {
     for (int replicate = 1; replicate <= ranks; ++replicate) {
       for (int shard = 1; replicate * shard <= ranks; ++shard) {
@@ -36,9 +48,7 @@ std::vector<Degrees> every_mesh() {
           const int others = replicate * shard * cp;
           if (ranks % others != 0) continue;
           all.push_back({.replicate = replicate, .shard = shard, .cp = cp, .tp = ranks / others});
-          // Both ring and heads need two ranks.
-          const int methods = cp > 2 && cp % 2 == 0 ? 4 : 3;
-          if (cp > 1) all.back().method = static_cast<nn::ContextMethod>(turns[cp]++ % methods);
+          if (cp > 1) all.back().method = method_of(cp, turns[cp]++);
         }
       }
     }
@@ -70,6 +80,40 @@ std::vector<Degrees> some_others() {
   std::vector<Degrees> others = every_mesh();
   for (const Degrees& d : one_per_kind()) std::erase(others, d);
   return test::long_form() ? others : some_of(others, 4, fresh_seed());
+}
+
+std::vector<Degrees> one_pipeline_per_kind() {
+  return {{.pp = 4, .schedule = "1F1B"},
+          {.pp = 2, .shard = 2, .schedule = "Interleaved1F1B"},
+          {.pp = 2, .replicate = 2, .schedule = "GPipe"},
+          {.pp = 2, .cp = 2, .method = nn::ContextMethod::ring, .schedule = "LoopedBFS"},
+          {.pp = 2, .tp = 2, .schedule = "Interleaved1F1B"},
+          {.pp = 2, .replicate = 2, .shard = 2, .schedule = "LoopedBFS"},
+          {.pp = 2, .shard = 2, .tp = 2, .schedule = "1F1B"}};
+}
+
+std::vector<Degrees> dense_meshes(int ranks) {
+  std::vector<Degrees> all = every_mesh();
+  std::erase_if(all, [&](const Degrees& d) { return d.ranks() != ranks; });
+  return all;
+}
+
+std::vector<Degrees> every_pipeline(int ranks,
+                                    const std::function<std::vector<Degrees>(int n)>& meshes_of,
+                                    size_t turn) {
+  const auto schedules = named_schedules();
+  std::vector<Degrees> all;
+  for (int pp = 2; pp <= ranks; ++pp) {
+    if (ranks % pp != 0) continue;
+    for (Degrees d : meshes_of(ranks / pp)) {
+      d.pp = pp;
+      d.schedule = schedules[turn % schedules.size()].name;
+      if (d.cp > 1) d.method = method_of(d.cp, turn);
+      all.push_back(d);
+      ++turn;
+    }
+  }
+  return all;
 }
 
 }  // namespace tessera::mesh_tests

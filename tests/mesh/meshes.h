@@ -9,20 +9,22 @@
 #include "tessera/tests/support/long_form.h"
 #include "tessera/train/parallel/parallelism.h"
 
+#include <functional>
 #include <ostream>
 #include <string>
 #include <vector>
 
 namespace tessera::mesh_tests {
 
-/// Sizes of the axes dp_replicate, dp_shard, cp and tp, and of those that experts borrow.
+/// Sizes of the axes pp, dp_replicate, dp_shard, cp and tp, and of those that experts borrow.
 struct Degrees {
-  int replicate = 1, shard = 1, cp = 1, tp = 1, ep = 1, etp = 1;
+  int pp = 1, replicate = 1, shard = 1, cp = 1, tp = 1, ep = 1, etp = 1;
   // Where cp is above 1. Dropout has the masks of one rank where tokens have their places alone.
   nn::ContextMethod method = nn::ContextMethod::all_gather;
   nn::LoadBalancer balancer = nn::LoadBalancer::head_tail;
   bool padded = false;  ///< where ep is above 1: buffers of experts have room for all tokens
-  [[nodiscard]] int ranks() const { return replicate * shard * cp * tp; }
+  std::string schedule = "1F1B";  ///< where pp is above 1
+  [[nodiscard]] int ranks() const { return pp * replicate * shard * cp * tp; }
   /// Into how many parts the rows of a batch are cut.
   [[nodiscard]] int data_parts() const { return replicate * shard; }
   /// The fields of a run that say the same.
@@ -33,6 +35,8 @@ struct Degrees {
     const auto add = [&](const char* axis, int size) {
       if (size > 1) text += concat(text.empty() ? "" : "_", axis, size);
     };
+    add("pp", pp);
+    if (pp > 1) text += '_' + schedule;
     add("replicate", replicate);
     add("shard", shard);
     add("cp", cp);
@@ -54,6 +58,16 @@ std::vector<Degrees> every_mesh();
 std::vector<Degrees> one_per_kind();
 /// Of the others a quarter, which TESSERA_TEST_SEED chooses anew (printed); in the long form all.
 std::vector<Degrees> some_others();
+
+/// The same of pipelines: one with each kind of mesh on the ranks of a stage.
+std::vector<Degrees> one_pipeline_per_kind();
+/// The meshes of `meshes_of(n)` on each rank of a pipeline, for all pipelines of so many ranks.
+/// Schedules and, where sequences are cut, the methods take turns, of which `turn` is the first.
+std::vector<Degrees> every_pipeline(int ranks,
+                                    const std::function<std::vector<Degrees>(int n)>& meshes_of,
+                                    size_t turn = 0);
+/// The meshes of every_mesh over so many ranks.
+std::vector<Degrees> dense_meshes(int ranks);
 
 /// TESSERA_TEST_SEED or a fresh one; printed.
 uint64_t fresh_seed();
