@@ -4,7 +4,10 @@
 
 namespace tessera::mesh_tests {
 
-inline constexpr const char *kReplicate = "--parallelism.data_parallel_replicate_degree",
+inline constexpr const char *kPipeline = "--parallelism.pipeline_parallel_degree",
+                            *kSchedule = "--parallelism.pipeline_parallel_schedule",
+                            *kLayersPerStage = "--parallelism.pipeline_parallel_layers_per_stage",
+                            *kReplicate = "--parallelism.data_parallel_replicate_degree",
                             *kShard = "--parallelism.data_parallel_shard_degree",
                             *kReshard = "--parallelism.fsdp_reshard_after_forward",
                             *kContext = "--parallelism.context_parallel_degree",

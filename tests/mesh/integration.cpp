@@ -14,6 +14,14 @@ std::vector<Item> items() {
   const Words dense_qwen{"--recipe", "qwen3_debugmodel", "--model.head_dim", "8"},
       qwen_on_three = joined(dense_qwen, three);
   const Words experts{"--recipe", "qwen3_debugmodel_moe_small", "--model.moe_inter_dim", "12"};
+  const Words llama4{"--recipe", "llama4_debugmodel", "--model.moe_inter_dim", "12"};
+  const auto pipeline = [](const char* degree, const char* schedule, const Words& more = {}) {
+    // Of six layers, as torchtitan's debug model.
+    return joined({kPipeline, degree, kSchedule, schedule, "--model.n_layers", "6"}, more);
+  };
+  const Words again{"--overwrite", "true"};
+  const Words pipelined_three =
+      pipeline("2", "1F1B", joined({kShard, "2", kTensor, "2"}, full_save));
   return {
       {.name = "default",
        .ranks = 4,
@@ -62,6 +70,35 @@ std::vector<Item> items() {
        .ranks = 8,
        .runs = {{kReplicate, "2", kShard, "2", kContext, "2"}}},
       {.name = "fsdp+tp+cp", .ranks = 8, .runs = {three}, .transport = "messages"},
+      {.name = "pp_1f1b", .ranks = 2, .runs = {pipeline("2", "1F1B")}, .transport = ""},
+      {.name = "pp_gpipe", .ranks = 2, .runs = {pipeline("2", "GPipe")}},
+      {.name = "pp_dp_1f1b",
+       .ranks = 4,
+       .runs = {pipeline("2", "1F1B"),
+                pipeline("2", "1F1B", joined(again, {kLayersPerStage, "4"}))}},
+      {.name = "pp_dp_gpipe", .ranks = 4, .runs = {pipeline("2", "GPipe")}},
+      {.name = "pp_tp", .ranks = 4, .runs = {pipeline("2", "1F1B", {kTensor, "2"})}},
+      {.name = "pp_tp_gpipe",
+       .ranks = 4,
+       .runs = {pipeline("2", "GPipe", {kTensor, "2"})},
+       .transport = "messages"},
+      {.name = "pp_dp_tp",
+       .ranks = 8,
+       .runs = {pipelined_three, joined(pipelined_three, {kSteps, "20"})},
+       .steps = 20,
+       .transport = "pairs"},
+      {.name = "pp_looped_1f1b",
+       .ranks = 4,
+       .runs = {pipeline("4", "Interleaved1F1B"),
+                pipeline("4", "Interleaved1F1B", joined(again, {kLayersPerStage, "1"}))},
+       .transport = "messages"},
+      {.name = "validation_tp_cp_pp",
+       .ranks = 8,
+       .runs = {pipeline(
+           "2", "1F1B",
+           {kContext, "2", kTensor, "2", "--validation.enable", "true", "--validation.dataset_path",
+            "README.md", "--validation.steps", "2", "--validation.freq", "5"})},
+       .steps = 13},  // with validations after 1, 5 and 10
       {.name = "qwen3_fsdp+tp+cp_no_sp",
        .ranks = 8,
        .runs = {joined(qwen_on_three, joined(full_save, {kSequenceParallel, "false"})),
@@ -110,6 +147,9 @@ std::vector<Item> items() {
        .ranks = 4,
        .runs = {joined(experts, {kTensor, "2", kExpert, "2", kExpertTensor, "2"})},
        .transport = "messages"},
+      {.name = "llama4_pp+fsdp+tp+ep",
+       .ranks = 8,
+       .runs = {joined(llama4, {kPipeline, "2", kShard, "2", kTensor, "2", kExpert, "4"})}},
       {.name = "moe_memory_estimation",
        .ranks = 4,
        .runs = {joined(experts, {kTensor, "2", kExpert, "4", "--estimate"})},

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // torchtitan's integration tests as data: whole runs of `tessera train` on a mesh, at tiny size.
 //
-// Of its features and of its tests of qwen3, of the current version and of 0.2.2, all that we have
-// are here, under their names. Not here are, of what concerns training on data, tensor, context and
-// expert parallel meshes:
+// Of its features and of its tests of qwen3 and llama4, of the current version and of 0.2.2, all
+// that we have are here, under their names, without +compile. Not here are:
 // - 1d_compile, 1d_compile_sac_op, 2d_compile, 2d_asynctp_compile, 3d_compile, fsdp_symm_mem,
 //   dist_gemm, float8_*: there is no compiler, and no such kernel on a CPU;
 // - model_only_hf_checkpoint: train/run/initial_hf_test.cpp saves and loads them on meshes;
-// - pp_*, validation_tp_cp_pp: the trainer's tests of pipelines; cpu_offload+*: no offload;
+// - pp_looped_zero_bubble, pp_zbv, pp_dualpipev: no schedule with a split backward runs;
+// - pp_custom_csv: train/run/pipeline_test.cpp trains by the schedule of a file;
+// - cpu_offload+*: no offload;
 // - the chunked loss of 2d_eager: the loss is computed in chunks of tokens, without a flag;
 // - optimizer_foreach: there is one implementation of AdamW, which is fused over all tensors;
 // - override_fused_swiglu: the fused SwiGLU is the only one;
