@@ -61,6 +61,17 @@ std::vector<Feature> features(const std::string& folder) {
        .moves = 0,
        .kind = "reshard",
        .needs = "fully_shard"},
+      // They add up the norms of their ranks in f32, and what clips moves the weights.
+      {.name = "pipeline",
+       .words = {kPipeline, "2"},
+       .ranks = 2,
+       .moves = 10 * kRounding,
+       .kind = "pipeline"},
+      {.name = "looped_pipeline",  // stages for the embedding, each layer and the head
+       .words = {kPipeline, "2", kSchedule, "Interleaved1F1B"},
+       .ranks = 2,
+       .moves = 10 * kRounding,
+       .kind = "pipeline"},
       {.name = "tensor", .words = {kTensor, "2"}, .ranks = 2, .moves = kRounding},
       {.name = "whole_sequences",
        .words = {kSequenceParallel, "false"},
