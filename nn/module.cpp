@@ -337,6 +337,7 @@ void Visitor::buffer(std::string_view name, Tensor& tensor, const Init& init, bo
 
 // Skipped members get their names too.
 void Visitor::child(std::string_view name, Module& module) {
+  if (std::ranges::find(without_, path_to(name)) != without_.end()) return;
   module.name_ = name;
   module.listed_ = true;
   const std::string outer = std::exchange(path_, listed(name));
@@ -347,12 +348,14 @@ void Visitor::child(std::string_view name, Module& module) {
   path_ = outer;
 }
 
-void Visitor::members_of(Module& module) {
+void Visitor::members_of(Module& module, std::span<const std::string> without) {
   module.listed_ = true;
   const bool before = passing_over_;
+  const auto outer = std::exchange(without_, without);
   passing_over_ = before || !on_module(path_, module);
   module.visit(*this);
   passing_over_ = before;
+  without_ = outer;
 }
 
 }  // namespace tessera::nn

@@ -265,8 +265,9 @@ class TESSERA_API Visitor {
       if (modules.has(i)) child(indexed, modules[i]);
     }
   }
-  /// What `module` lists, as if this module listed it: paths do not show `module`.
-  void members_of(Module& module);
+  /// What `module` lists, as if this module listed it: paths do not show `module`. Its children
+  /// with these paths are left out.
+  void members_of(Module& module, std::span<const std::string> without = {});
 
  private:
   [[nodiscard]] std::string path_to(std::string_view name) const {
@@ -278,6 +279,7 @@ class TESSERA_API Visitor {
   [[nodiscard]] std::string listed(std::string_view name);
   std::string path_;
   std::unordered_set<std::string> seen_;
+  std::span<const std::string> without_;
   bool passing_over_ = false;
 };
 

@@ -28,23 +28,27 @@ PipelinedModel::PipelinedModel(const std::function<std::unique_ptr<LanguageModel
     fail<ValueError>("pipeline", counted(split.size(), "stage"), " of parts, and ",
                      counted(ranks_.stages(), "stage"), " of the schedule: give as many");
   }
+  std::map<std::string, Tensor> own;
   for (int number = 0; number < ranks_.stages(); ++number) {
     std::unique_ptr<LanguageModel> model = make();
     model->keep(split[static_cast<size_t>(number)]);
     first_row_.push_back(first_row_.back() + model->load_shape()[0]);
-    for (const nn::NamedParameter& t : nn::model_tensors(*model))
-      holders_[t.name].push_back(ranks_.rank_of(number));
+    for (const nn::NamedParameter& t : nn::model_tensors(*model)) {
+      std::vector<int>& holders = holders_[t.name];
+      const bool again = std::ranges::find(holders, ranks_.rank_of(number)) != holders.end();
+      if (!again) holders.push_back(ranks_.rank_of(number));
+      else if (ranks_.has(number)) copies_.add(t.name, own.at(t.name), t.tensor);
+      if (!again && ranks_.has(number)) own.emplace(t.name, t.tensor);
+    }
     if (ranks_.has(number)) stages_.push_back({number, std::move(model)});
-  }
-  for (const auto& [name, holders] : holders_) {
-    if (holders.size() == 1 || (holders.size() == 2 && holders[0] != holders[1])) continue;
-    fail<ValueError>("pipeline", name, " is in ", counted(holders.size(), "stage"),
-                     ", of which two are on one rank: only two ranks can share a weight");
   }
 }
 
 void PipelinedModel::visit(nn::Visitor& visitor) {
-  for (const Stage& stage : stages_) visitor.members_of(*stage.model);
+  for (const Stage& stage : stages_) {
+    const bool last = stage.number + 1 == ranks_.stages();
+    visitor.members_of(*stage.model, last ? copies_.modules() : std::span<const std::string>());
+  }
 }
 
 Placement PipelinedModel::placement() const { return stages_.front().model->placement(); }
@@ -68,6 +72,7 @@ std::vector<Tensor> PipelinedModel::own_parameters() {
 
 void PipelinedModel::step(std::span<const StepBatch> batches, const StepPasses& passes,
                           const nn::Pipeline::Around& around) {
+  copies_.refresh();
   std::map<int, nn::PipelineStage> stages;
   for (size_t i = 0; i < stages_.size(); ++i) {
     LanguageModel* const model = stages_[i].model.get();
@@ -92,6 +97,7 @@ void PipelinedModel::step(std::span<const StepBatch> batches, const StepPasses& 
 
 // A sum of two has the same bits on both ranks, so the weight stays equal.
 void PipelinedModel::add_shared_gradients() {
+  copies_.add_gradients();
   const NoGrad guard;
   for (nn::NamedParameter& p : nn::named_parameters(*this)) {
     const std::vector<int>& holders = holders_.at(p.name);
@@ -138,6 +144,7 @@ Tensor PipelinedModel::joined_rows(std::span<const Tensor> of_stages, bool load,
 
 TensorList PipelinedModel::chain(const Tensor& input, const StageFunction& function) const {
   const NoGrad guard;
+  copies_.refresh();
   nn::StageMessages& messages = pipeline_.messages();
   messages.begin(input.shape(), placement().device);
   TensorList passed{input}, results;

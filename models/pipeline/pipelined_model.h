@@ -6,6 +6,7 @@
 #pragma once
 
 #include "tessera/models/model.h"
+#include "tessera/models/pipeline/copied_weights.h"
 #include "tessera/models/pipeline/split.h"
 #include "tessera/nn/pipeline/pipeline.h"
 
@@ -127,7 +128,8 @@ class TESSERA_API PipelinedModel final : public LanguageModel {
   nn::PipelineRanks ranks_;
   mutable nn::Pipeline pipeline_;
   std::vector<Stage> stages_;
-  std::map<std::string, std::vector<int>> holders_;  // of each parameter and buffer, by stage
+  std::map<std::string, std::vector<int>> holders_;  // ranks of each parameter and buffer
+  mutable CopiedWeights copies_;
   std::vector<int64_t> first_row_;  // of each stage in Loss::load, then the number of rows
 };
 

@@ -213,7 +213,8 @@ TEST(PipelinedModel, HasTheBitsOfOneRankUnderEverySchedule) {
       expect_equal_bits({family, schedule, {2, 1, 4}});
       expect_equal_bits({family, schedule, {3, 1, 5}});
     }
-    for (const std::string schedule : {"LoopedBFS", "Interleaved1F1B"})
+    for (const std::string schedule :
+         {"LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"})
       expect_equal_bits({family, schedule, {2, 2, 4}});
   }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoders, dense and with experts, on pipelines of 8 and 6 ranks, with every mesh on the ranks of a
-// stage, against one rank: every gradient of the first step relative to its own norm in f64, losses
-// and gradient norms of 5 steps in f32, with experts in f64 too. Schedules, modes of activation
-// checkpointing and methods of context parallelism take turns; micro-batches have unlike numbers of
-// targets.
+// Decoders, dense and with experts, on pipelines of 8 and 6 ranks, with every mesh on the ranks of
+// a stage, against one rank: every gradient of the first step relative to its own norm in f64,
+// losses and gradient norms of 5 steps in f32, with experts in f64 too. Schedules, modes of
+// activation checkpointing and methods of context parallelism take turns; micro-batches have unlike
+// numbers of targets.
 #include "tessera/dist/schedules/schedule.h"
 #include "tessera/tests/mesh/experts.h"
 #include "tessera/tests/support/folder_test.h"
@@ -60,10 +60,9 @@ class DensePipelines : public test::FolderTest {
     }
     const Mode mode = static_cast<Mode>(turn % 3);
     const std::string what = concat(family, " on ", degrees.text(), ", checkpoint mode ", turn % 3);
-    expect_below(
-        test::expect_same_gradients(gradients(config(degrees, DType::f64, mode), degrees),
-                                    one.gradients, kGradientLimit, what),
-        kGradientLimit, what + " gradients");
+    expect_below(test::expect_same_gradients(gradients(config(degrees, DType::f64, mode), degrees),
+                                             one.gradients, kGradientLimit, what),
+                 kGradientLimit, what + " gradients");
     expect_alike(trained(config(degrees, DType::f32, mode), degrees), one.run, 1e-5, 1e-5, what);
   }
 
@@ -162,8 +161,10 @@ TEST_P(ExpertPipelines, TrainAsOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ExpertPipelines,
-                         testing::Values(ExpertSweep{{"qwen3", 8}, 8, 45}, ExpertSweep{{"qwen3", 6}, 6, 19},
-                                         ExpertSweep{{"llama4", 8}, 8, 2}, ExpertSweep{{"llama4", 6}, 6, 1}),
+                         testing::Values(ExpertSweep{{"qwen3", 8}, 8, 45},
+                                         ExpertSweep{{"qwen3", 6}, 6, 19},
+                                         ExpertSweep{{"llama4", 8}, 8, 2},
+                                         ExpertSweep{{"llama4", 6}, 6, 1}),
                          [](const auto& test) { return test.param.text(); });
 
 }  // namespace
