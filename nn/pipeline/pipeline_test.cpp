@@ -150,9 +150,11 @@ void for_each_schedule(int most_ranks, const std::function<void(const PipelineSc
   for (const NamedSchedule& named : named_schedules()) {
     for (int ranks = 2; ranks <= most_ranks; ++ranks) {
       for (const int stages : {1, 2, 4}) {
+        const ScheduleShape shape{ranks, stages, 2 * ranks};
         if (stages > 1 && !named.several_stages) continue;
+        if (named.misfit && !named.misfit(shape).empty()) continue;
         SCOPED_TRACE(concat(named.name, " of ", ranks, " ranks with ", stages, " stages each"));
-        f(make_schedule(named.name, {ranks, stages, 2 * ranks}));
+        f(make_schedule(named.name, shape));
       }
     }
   }
