@@ -6,7 +6,6 @@
 #include "tessera/core/draws.h"
 #include "tessera/dist/comm_trace.h"
 #include "tessera/dist/dtensor.h"
-#include "tessera/dist/schedules/passes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/models/data_parallel.h"
@@ -100,8 +99,9 @@ PipelineSchedule schedule_of(const Case& c) {
 // micro-batch to the first.
 std::vector<int> order_of(const PipelineSchedule& schedule) {
   std::vector<int> order;
-  for (const Action& action : merge_backwards(schedule.ranks[0]))
-    if (ends_backward(action.kind) && action.stage == 0) order.push_back(action.micro_batch);
+  for (const Action& action : schedule.ranks[0])
+    for (const Action& part : parts_of(action))
+      if (ends_backward(part.kind) && part.stage == 0) order.push_back(part.micro_batch);
   return order;
 }
 
