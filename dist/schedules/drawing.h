@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+// Drawings of simulated schedules: as texts, and as an SVG page.
 #pragma once
 
 #include "tessera/dist/schedules/simulate.h"
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,5 +16,16 @@ namespace tessera {
 /// units.
 [[nodiscard]] TESSERA_API std::vector<std::string> drawing_of(const PipelineSchedule& schedule,
                                                               const Simulation& simulation);
+
+/// What a page shows of a schedule: `simulation` is what `simulate` says of it with these times.
+struct DrawnSchedule {
+  std::string title;
+  PipelineSchedule schedule;
+  ActionTimes times;
+  Simulation simulation;
+};
+/// Schedules below one another, in one scale of time: a line per rank, and a rectangle per F, I, W
+/// and B, also for each part of an overlap. Later stages of a rank are paler.
+[[nodiscard]] TESSERA_API std::string svg_drawing(std::span<const DrawnSchedule> schedules);
 
 }  // namespace tessera

@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <fstream>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 namespace {
@@ -244,6 +246,80 @@ TEST(PipelineSchedules, AreDrawnInTime) {
             "....1F0 1B0---- 1F1 1B1---- ........\n");
   EXPECT_EQ(drawn("GPipe", {1, 1, 1}, {0, 0, 0}), "\n");
   EXPECT_EQ(drawn("GPipe", {1, 1, 1}, {.forward = 1e-6}), "");
+}
+
+// Every element ends, in the order of nesting, and texts hold no bare `<`, `>` or `&`.
+void expect_well_formed(const std::string& xml) {
+  std::vector<std::string> open;
+  for (size_t at = 0; at < xml.size();) {
+    if (xml[at] != '<') {
+      EXPECT_NE(xml[at], '>') << at;
+      EXPECT_TRUE(xml[at] != '&' || xml.substr(at, 5).find(';') != std::string::npos) << at;
+      ++at;
+      continue;
+    }
+    const size_t end = xml.find('>', at);
+    ASSERT_NE(end, std::string::npos);
+    const std::string tag = xml.substr(at + 1, end - at - 1);
+    EXPECT_EQ(std::ranges::count(tag, '"') % 2, 0) << tag;
+    if (tag.starts_with('/')) {
+      ASSERT_FALSE(open.empty()) << tag;
+      EXPECT_EQ(tag.substr(1), open.back());
+      open.pop_back();
+    } else if (!tag.ends_with('/')) {
+      open.push_back(tag.substr(0, tag.find(' ')));
+    }
+    at = end + 1;
+  }
+  EXPECT_TRUE(open.empty());
+}
+
+// The width of each rectangle of a page, by the text of its action in the order of the page.
+std::vector<std::pair<std::string, double>> rectangles_of(const std::string& svg) {
+  std::vector<std::pair<std::string, double>> all;
+  for (size_t at = svg.find("<rect "); at != svg.npos; at = svg.find("<rect ", at + 1)) {
+    const size_t width = svg.find("width=\"", at) + 7, title = svg.find("<title>", at) + 7;
+    all.emplace_back(svg.substr(title, svg.find(':', title) - title), std::stod(svg.substr(width)));
+  }
+  return all;
+}
+
+TEST(PipelineSchedules, ArePagesOfRectanglesAsWideAsTheirTimes) {
+  const ActionTimes times = times_of(1, 2, 0.5);
+  std::vector<DrawnSchedule> drawn;
+  for (const auto& [name, shape] : {std::pair{"1F1B", ScheduleShape{2, 1, 3}},
+                                    {"ZBVZeroBubble", {2, 2, 4}},
+                                    {"DualPipeV", {2, 2, 4}}}) {
+    const PipelineSchedule schedule = make_schedule(name, shape);
+    drawn.push_back(
+        {concat("<", name, "> & others\x01"), schedule, times, simulate(schedule, times)});
+  }
+  const std::string svg = svg_drawing(drawn);
+  expect_well_formed(svg);
+  EXPECT_NE(svg.find("&lt;1F1B&gt; &amp; others </text>"), svg.npos);
+  EXPECT_NE(
+      svg.find(">2 ranks, 2 stages, 3 micro-batches: a step takes 14, ranks idle 25 % of it<"),
+      svg.npos);
+  for (const char* legend : {"F: ", "I: ", "W: ", "B: "})
+    EXPECT_NE(svg.find(legend), svg.npos) << legend;
+  double longest = 0;
+  std::vector<Action> parts;
+  for (const DrawnSchedule& d : drawn) {
+    longest = std::max(longest, d.simulation.end);
+    for (const std::vector<Action>& own : d.schedule.ranks)
+      for (const Action& action : own)
+        for (const Action& part : parts_of(action)) parts.push_back(part);
+  }
+  const std::vector<std::pair<std::string, double>> found = rectangles_of(svg);
+  ASSERT_EQ(found.size(), parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    EXPECT_EQ(found[i].first, text(parts[i]));
+    EXPECT_NEAR(found[i].second, times.of(parts[i]) / longest * 912, 1e-3);
+  }
+  expect_well_formed(svg_drawing({}));
+  const DrawnSchedule none{"nothing takes time", drawn[0].schedule, times_of(0, 0, 0),
+                           simulate(drawn[0].schedule, times_of(0, 0, 0))};
+  EXPECT_EQ(svg_drawing({&none, 1}).find("nan"), std::string::npos);
 }
 
 TEST(PipelineSchedules, WhatDoesNotFitIsNamed) {
