@@ -6,8 +6,6 @@
 // - 1d_compile, 1d_compile_sac_op, 2d_compile, 2d_asynctp_compile, 3d_compile, fsdp_symm_mem,
 //   dist_gemm, float8_*: there is no compiler, and no such kernel on a CPU;
 // - model_only_hf_checkpoint: train/run/initial_hf_test.cpp saves and loads them on meshes;
-// - pp_looped_zero_bubble, pp_zbv, pp_dualpipev: no schedule with a split backward runs;
-// - pp_custom_csv: train/run/pipeline_test.cpp trains by the schedule of a file;
 // - cpu_offload+*: no offload;
 // - the chunked loss of 2d_eager: the loss is computed in chunks of tokens, without a flag;
 // - optimizer_foreach: there is one implementation of AdamW, which is fused over all tensors;

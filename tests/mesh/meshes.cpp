@@ -87,8 +87,8 @@ std::vector<Degrees> one_pipeline_per_kind() {
           {.pp = 2, .shard = 2, .schedule = "Interleaved1F1B"},
           {.pp = 2, .replicate = 2, .schedule = "GPipe"},
           {.pp = 2, .cp = 2, .method = nn::ContextMethod::ring, .schedule = "LoopedBFS"},
-          {.pp = 2, .tp = 2, .schedule = "Interleaved1F1B"},
-          {.pp = 2, .replicate = 2, .shard = 2, .schedule = "LoopedBFS"},
+          {.pp = 2, .tp = 2, .schedule = "ZBVZeroBubble"},
+          {.pp = 2, .replicate = 2, .shard = 2, .schedule = "DualPipeV"},
           {.pp = 2, .shard = 2, .tp = 2, .schedule = "1F1B"}};
 }
 
