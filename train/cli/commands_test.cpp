@@ -219,6 +219,39 @@ TEST_F(CommandsTest, ShowsSchedulesAndReadsThemBack) {
   }
 }
 
+// Two stages of a rank take as long as one of a schedule with a stage per rank.
+TEST_F(CommandsTest, DrawsSchedulesOverOneAnother) {
+  const Words both{"schedule",
+                   "--name",
+                   "1F1B,ZBVZeroBubble",
+                   "--ranks",
+                   "2",
+                   "--micro_batches",
+                   "4",
+                   "--forward",
+                   "2",
+                   "--backward_input",
+                   "2",
+                   "--backward_weight",
+                   "2",
+                   "--svg",
+                   folder() + "/new/both.svg"};
+  const auto [status, out, err] = run(both);
+  EXPECT_EQ(status, 0) << err;
+  for (const char* part :
+       {"1F1B: stages 2, ranks 2, micro-batches 4, a step takes 30\n",
+        "\n\nZBVZeroBubble: stages 4, ranks 2, micro-batches 4, a step takes 25\n", "  0 3\n",
+        "both.svg\n"})
+    EXPECT_NE(out.find(part), std::string::npos) << part << " in\n" << out;
+  const std::string svg = io::read_file(folder() + "/new/both.svg");
+  for (const char* part :
+       {">1F1B<", ">ZBVZeroBubble<", "ranks idle 20 % of it", "ranks idle 4 % of it", ">0B3: "})
+    EXPECT_NE(svg.find(part), std::string::npos) << part;
+  const auto [refused, nothing, why] = run(joined(both, {"--out", folder() + "/both.csv"}));
+  EXPECT_EQ(refused, 2);
+  EXPECT_NE(why.find("[--out] is for one schedule, and there are 2"), std::string::npos) << why;
+}
+
 TEST_F(CommandsTest, WrongUsageOfGenerateIsFoundAtOnce) {
   const auto [status, out, err] =
       run({"generate", "--top_k", "0", "--top_p", "0", "--temperature", "-1", "--prompt"});

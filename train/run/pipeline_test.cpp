@@ -323,7 +323,17 @@ TEST_F(PipelineRunTest, TracesShowActions) {
   EXPECT_EQ(run({"schedule", "--from", path("two")}), 0) << err_.str();
   TESSERA_EXPECT_HOLDS(out_.str(), "stages 2, ranks 2, micro-batches 8, a step takes ");
   TESSERA_EXPECT_HOLDS(out_.str(), "measured: ");
-  EXPECT_EQ(run({"schedule", "--from", path("two"), "--name", "GPipe"}), 2);
+  EXPECT_EQ(run({"schedule", "--from", path("two"), "--name", "GPipe,InterleavedZeroBubble",
+                 "--svg", path("two.svg")}),
+            0)
+      << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "measured: ");
+  for (const char* name : {"GPipe", "InterleavedZeroBubble"}) {
+    TESSERA_EXPECT_HOLDS(out_.str(), concat('\n', name, ": stages 2, ranks 2, micro-batches 8, "));
+    TESSERA_EXPECT_HOLDS(io::read_file(path("two.svg")), concat('>', name, '<'));
+  }
+  EXPECT_EQ(run({"schedule", "--from", path("two"), "--name", "ZBVZeroBubble"}), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "exactly 2 stages per rank");
   (void)train_on(1, train("one", of_step(1)));
   EXPECT_EQ(run({"schedule", "--from", path("one")}), 2);
   TESSERA_EXPECT_HOLDS(err_.str(), "one has no traces: give a run");
