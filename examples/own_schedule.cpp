@@ -29,8 +29,8 @@ std::vector<Action> order_of(int stage, int stages, int micro_batches) {
 
 void show(const char* name, const PipelineSchedule& schedule, const Simulation& simulation) {
   std::cout << name << ": a step takes " << simulation.end << ", rank 0 idles "
-            << simulation.idle(0) << " of it and keeps "
-            << simulation.ranks[0].most_in_flight << " micro-batches\n";
+            << simulation.idle(0) << " of it and keeps " << simulation.ranks[0].most_in_flight
+            << " micro-batches\n";
   for (const std::string& line : drawing_of(schedule, simulation)) std::cout << line << '\n';
 }
 
