@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -31,14 +30,6 @@ double height_of(const DrawnSchedule& drawn) {
   return kHead + kRow * static_cast<double>(drawn.schedule.ranks.size());
 }
 
-// With three digits behind the point, whatever the locale.
-std::string number(double value) {
-  std::array<char, 64> digits{};
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value,
-                                 std::chars_format::fixed, 3);
-  return {digits.data(), end.ptr};
-}
-
 std::string escaped(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -53,14 +44,13 @@ std::string escaped(std::string_view text) {
 }
 
 std::string text_at(double x, double y, std::string_view style, std::string_view text) {
-  return concat("<text x=\"", number(x), "\" y=\"", number(y), "\" ", style, '>', text,
-                "</text>\n");
+  return concat("<text x=\"", x, "\" y=\"", y, "\" ", style, '>', text, "</text>\n");
 }
 
 // A horizontal bar that is no action.
 std::string bar(double x, double y, double width, double height, std::string_view color) {
-  return concat("<path d=\"M", number(x), ' ', number(y), 'h', number(width), "\" stroke=\"", color,
-                "\" stroke-width=\"", number(height), "\"/>\n");
+  return concat("<path d=\"M", x, ' ', y, 'h', width, "\" stroke=\"", color, "\" stroke-width=\"",
+                height, "\"/>\n");
 }
 
 std::string legend() {
@@ -114,10 +104,10 @@ class Rectangles {
     const Look& look = *std::ranges::find(kLooks, part.kind, &Look::kind);
     const double opacity = 1 / (1 + 0.5 * turn_[static_cast<size_t>(part.stage)]);
     std::string svg =
-        concat("<rect x=\"", number(x), "\" y=\"", number(y + 1), "\" width=\"", number(width),
-               "\" height=\"", number(kRow - 2), "\" fill=\"", look.color, "\" fill-opacity=\"",
-               number(opacity), "\" stroke=\"#fff\" stroke-width=\"0.5\"><title>", text(part), ": ",
-               begin, " to ", end, "</title></rect>\n");
+        concat("<rect x=\"", x, "\" y=\"", y + 1, "\" width=\"", width, "\" height=\"", kRow - 2,
+               "\" fill=\"", look.color, "\" fill-opacity=\"", opacity,
+               "\" stroke=\"#fff\" stroke-width=\"0.5\"><title>", text(part), ": ", begin, " to ",
+               end, "</title></rect>\n");
     const std::string name = std::to_string(part.micro_batch);
     constexpr double kDigit = 7;
     if (kDigit * static_cast<double>(name.size()) < width)
@@ -175,11 +165,11 @@ std::string svg_drawing(std::span<const DrawnSchedule> schedules) {
   height += kRight;
   const double scale = longest > 0 ? (kWidth - kLeft - kRight) / longest : 0;
   std::string svg =
-      concat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", number(kWidth), ' ',
-             number(height), "\" width=\"", number(kWidth), "\" height=\"", number(height),
+      concat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", kWidth, ' ', height,
+             "\" width=\"", kWidth, "\" height=\"", height,
              "\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#555\">\n"
              "<path d=\"M0 0H",
-             number(kWidth), 'V', number(height), "H0Z\" fill=\"#fff\"/>\n", legend());
+             kWidth, 'V', height, "H0Z\" fill=\"#fff\"/>\n", legend());
   double top = kLegend;
   for (const DrawnSchedule& drawn : schedules) {
     svg += text_at(kLeft, top + 20, "font-size=\"14\" font-weight=\"bold\" fill=\"#222\"",
