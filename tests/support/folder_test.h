@@ -9,9 +9,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <system_error>
+#include <thread>
 
 namespace tessera::test {
 
@@ -24,7 +27,16 @@ class FolderTest : public testing::Test {
     folder_ = testing::TempDir() + name;
     if (!::mkdtemp(folder_.data())) fail<IoError>("test", "cannot make a folder like ", folder_);
   }
-  ~FolderTest() override { std::filesystem::remove_all(folder_); }
+  // Ranks that a test leaves behind may still write for a moment.
+  ~FolderTest() override {
+    constexpr int kMostTries = 50;
+    std::error_code error;
+    for (int tries = 0; tries < kMostTries; ++tries) {
+      std::filesystem::remove_all(folder_, error);
+      if (!error) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  }
 
   /// Writes a file below the folder; its path.
   [[nodiscard]] std::string put(const std::string& name, const std::string& bytes) const {
