@@ -98,18 +98,6 @@ class Messages {
 
 }  // namespace
 
-std::vector<Action> merge_backwards(const std::vector<Action>& actions) {
-  std::vector<Action> merged;
-  for (const Action& a : actions) {
-    Action* const last = merged.empty() ? nullptr : &merged.back();
-    if (a.kind == ActionKind::backward_weight && last && last->kind == ActionKind::backward_input &&
-        last->stage == a.stage && last->micro_batch == a.micro_batch)
-      last->kind = ActionKind::backward;
-    else merged.push_back(a);
-  }
-  return merged;
-}
-
 std::vector<Action> add_unshards(const std::vector<Action>& actions, int most_whole) {
   std::vector<Action> all;
   std::set<int> whole;
@@ -151,9 +139,8 @@ std::vector<std::vector<Action>> add_messages(const std::vector<std::vector<Acti
 
 std::vector<std::vector<Action>> all_actions(const PipelineSchedule& schedule) {
   std::vector<std::vector<Action>> ranks;
-  for (const std::vector<Action>& own : schedule.ranks) {
-    ranks.push_back(add_reductions(add_unshards(merge_backwards(own)), schedule.micro_batches));
-  }
+  for (const std::vector<Action>& own : schedule.ranks)
+    ranks.push_back(add_reductions(add_unshards(own), schedule.micro_batches));
   return add_messages(ranks, schedule.rank_of_stage);
 }
 

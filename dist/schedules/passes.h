@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passes from the order in which a rank computes to everything that it does: backwards in one
-// piece, gathers of parameters, messages, reductions. Each takes a list of actions and returns one,
-// and decides as torch.distributed.pipelining does, so that schedules can be compared.
+// Passes from the order in which a rank computes to everything that it does: gathers of parameters,
+// messages, reductions. Each takes a list of actions and returns one, and decides as
+// torch.distributed.pipelining does, so that schedules can be compared. An I stays apart from the W
+// right behind it: the rank before would wait for both, and ZB-V idle as long as 1F1B.
 #pragma once
 
 #include "tessera/dist/schedules/schedule.h"
@@ -11,8 +12,6 @@
 
 namespace tessera {
 
-/// An I with its W right behind it is a B, whose gradients are computed together.
-[[nodiscard]] TESSERA_API std::vector<Action> merge_backwards(const std::vector<Action>& actions);
 /// Gathers the parameters of the next `most_whole` stages of the rank before it needs them, and
 /// frees the other stages' parameters.
 [[nodiscard]] TESSERA_API std::vector<Action> add_unshards(const std::vector<Action>& actions,
@@ -26,7 +25,7 @@ namespace tessera {
 [[nodiscard]] TESSERA_API std::vector<std::vector<Action>> add_messages(
     const std::vector<std::vector<Action>>& ranks, const std::vector<int>& rank_of_stage);
 
-/// Everything that each rank does: all passes, in their order.
+/// Everything that each rank does: gathers, reductions and messages, in this order of passes.
 [[nodiscard]] TESSERA_API std::vector<std::vector<Action>> all_actions(
     const PipelineSchedule& schedule);
 

@@ -47,14 +47,6 @@ void expect_refused(const std::string& csv, const std::string& why) {
       << csv;
 }
 
-// All that ranks do, as torch has it, whose schedules keep an I apart from the W right behind it.
-std::vector<std::vector<Action>> lowered(const PipelineSchedule& schedule) {
-  std::vector<std::vector<Action>> ranks;
-  for (const std::vector<Action>& own : schedule.ranks)
-    ranks.push_back(add_reductions(add_unshards(own), schedule.micro_batches));
-  return add_messages(ranks, schedule.rank_of_stage);
-}
-
 TEST(PipelineSchedules, AreTorchs) {
   const nlohmann::json golden = goldens();
   int rows = 0, refused = 0;
@@ -72,11 +64,7 @@ TEST(PipelineSchedules, AreTorchs) {
     const PipelineSchedule schedule = make_schedule(name, shape);
     check_schedule(schedule);
     EXPECT_EQ(sum_of(schedule_csv(schedule.ranks)), row[4]);
-    EXPECT_EQ(sum_of(schedule_csv(lowered(schedule))), row[5]);
-    if (schedule_csv(schedule.ranks).find('I') == std::string::npos) {
-      const std::string sum = sum_of(schedule_csv(all_actions(schedule)));
-      EXPECT_EQ(sum, row[5]);
-    }
+    EXPECT_EQ(sum_of(schedule_csv(all_actions(schedule))), row[5]);
   }
   EXPECT_EQ(rows, 1701);
   EXPECT_EQ(refused, 225);
@@ -88,7 +76,7 @@ TEST(PipelineSchedules, AreTorchsInFull) {
   for (const auto& [name, golden] : all["full"].items()) {
     const PipelineSchedule schedule = make_schedule(name, {3, golden["stages_per_rank"], 6});
     EXPECT_EQ(schedule_csv(schedule.ranks), golden["computes"]) << name;
-    EXPECT_EQ(schedule_csv(lowered(schedule)), golden["actions"]) << name;
+    EXPECT_EQ(schedule_csv(all_actions(schedule)), golden["actions"]) << name;
     EXPECT_EQ(read_schedule(std::string(golden["computes"])).ranks, schedule.ranks);
   }
 }
@@ -217,9 +205,9 @@ TEST(PipelineSchedules, ACsvMayHaveIdleCellsAndBackwardsInTwoParts) {
   EXPECT_EQ(schedule_csv(schedule.ranks),
             "0F0,0F1,0I0,0W0,0I1,0W1\n1F0,1B0,(1F1;1I1)OVERLAP_F_B,1W1\n");
   EXPECT_EQ(simulate(schedule).ranks[0].most_in_flight, 2);
-  EXPECT_EQ(schedule_csv({merge_backwards(schedule.ranks[0])}), "0F0,0F1,0B0,0B1\n");
   EXPECT_EQ(schedule_csv(all_actions(schedule)),
-            "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD\n"
+            "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0I0,0RECV_B1,0W0,0I1,0W1,0REDUCE_GRAD,"
+            "0RESHARD\n"
             "1UNSHARD,1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,(1F1;1I1)OVERLAP_F_B,1SEND_B1,1W1,"
             "1REDUCE_GRAD,1RESHARD\n");
 }

@@ -89,10 +89,7 @@ Run run_in(const std::string& folder, const Catalogue& catalogue) {
   constexpr double kMilliseconds = 1e3;
   for (auto& [action, time] : actions.of) time *= kMilliseconds;
   actions.step *= kMilliseconds;
-  PipelineSchedule schedule = config.parallelism.schedule(std::ssize(split), sizes.micro_batches);
-  // As it runs: an I with its W behind it is a B.
-  for (std::vector<Action>& own : schedule.ranks) own = merge_backwards(own);
-  return {std::move(schedule), std::move(actions)};
+  return {config.parallelism.schedule(std::ssize(split), sizes.micro_batches), std::move(actions)};
 }
 
 // Mean times of the stages of a run, by kind.

@@ -284,7 +284,7 @@ TEST_F(PipelineRunTest, TrainsByTheScheduleOfAFile) {
   const std::string field = "[--parallelism.pipeline_parallel_schedule_csv] ";
   EXPECT_EQ(fault_of("0F0,1F0,1B0,0B0\n,\n"), field + "rank 1 has no stage");
   EXPECT_EQ(fault_of("0F0,0I0\n1F0,1B0\n,0W0\n").substr(0, field.size()), field);
-  EXPECT_EQ(fault_of("0F0,0B0\n1F0,1I0,1W0\n"), "");  // an I with its W behind it is a B
+  EXPECT_EQ(fault_of("0F0,0B0\n1F0,1I0,1W0\n"), "");
 }
 
 TEST_F(PipelineRunTest, EvaluatesAndGeneratesOnPipelines) {
