@@ -7,7 +7,6 @@
 
 #include "tessera/dist/schedules/schedule.h"
 
-#include <optional>
 #include <vector>
 
 namespace tessera {
