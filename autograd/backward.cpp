@@ -58,8 +58,7 @@ class BackwardPass {
 
   /// Runs what leads to `inputs`, and puts the pass down.
   void run_to(Tensors inputs) {
-    if (tape_.passes > 1)
-      fail<UsageError>("backward", "runs inside another pass, where it cannot be in two parts");
+    require_outermost();
     part_ = Part::inputs;
     discover();
     mark_ways_to(inputs);
@@ -72,6 +71,7 @@ class BackwardPass {
   /// Runs the rest.
   void run_rest() {
     take_up();
+    require_outermost();
     part_ = Part::rest;
     for (size_t i = 0; i < states_.size(); ++i)
       if (states_[i].waits) push(i);
@@ -109,6 +109,10 @@ class BackwardPass {
     Tensor* into;
   };
 
+  void require_outermost() const {
+    if (tape_.passes > 1)
+      fail<UsageError>("backward", "runs inside another pass, where it cannot be in two parts");
+  }
   void take_up() {
     for (size_t i = 0; i < states_.size(); ++i) claim(*states_[i].node, states_[i], i);
     for (size_t i = 0; i < regions_.size(); ++i) claim(*regions_[i].region, regions_[i], i);

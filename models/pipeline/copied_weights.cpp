@@ -24,7 +24,7 @@ void CopiedWeights::refresh() {
     versions.push_back((t.is_distributed() ? local(t) : t).storage().version());
   if (versions == versions_) return;
   versions_ = std::move(versions);
-  nn::load(*this, weights_, weights_[0].tensor.device());
+  nn::copy_parameters(*this, weights_);
 }
 
 void CopiedWeights::add_gradients() {

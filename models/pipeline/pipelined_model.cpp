@@ -36,6 +36,10 @@ PipelinedModel::PipelinedModel(const std::function<std::unique_ptr<LanguageModel
     for (const nn::NamedParameter& t : nn::model_tensors(*model)) {
       std::vector<int>& holders = holders_[t.name];
       const bool again = std::ranges::find(holders, ranks_.rank_of(number)) != holders.end();
+      if (holders.size() == 2 || (again && number + 1 != ranks_.stages())) {
+        fail<ValueError>("pipeline", t.name, " is in stage ", number,
+                         " too: a stage can share a weight with the last one alone");
+      }
       if (!again) holders.push_back(ranks_.rank_of(number));
       else if (ranks_.has(number)) copies_.add(t.name, own.at(t.name), t.tensor);
       if (!again && ranks_.has(number)) own.emplace(t.name, t.tensor);
@@ -167,6 +171,7 @@ Tensor PipelinedModel::features(const Tensor& x, const Metadata& metadata) const
 
 Tensor PipelinedModel::logits(const Tensor& features) const {
   const NoGrad guard;
+  copies_.refresh();
   TensorList results;
   pipeline_.messages().begin(features.shape(), placement().device);
   if (ranks_.has(ranks_.stages() - 1)) results = {stages_.back().model->logits(features)};

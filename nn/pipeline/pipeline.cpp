@@ -24,10 +24,12 @@ Tensor without_pending_sums(const Tensor& x) {
   return redistribute(x, layout_of(x).without_partials());
 }
 
-// The gradient of a leaf in its own layout; zeros if nothing depends on it.
-Tensor gradient_of(const Tensor& leaf) {
+// The gradient of a leaf in its own layout, taken out of it, since a waiting pass keeps the leaf;
+// zeros if nothing depends on it.
+Tensor gradient_of(Tensor leaf) {
   const NoGrad guard;
   const Tensor g = leaf.grad();
+  leaf.set_grad({});
   if (!g.defined()) return zeros_like(leaf);
   return g.is_distributed() ? redistribute(g, layout_of(leaf)) : g;
 }
@@ -86,16 +88,21 @@ void Pipeline::step(const std::map<int, PipelineStage>& stages, const Shape& mic
     if (around) around(action, f);
     else f();
   };
-  for (const Action& action : actions_) {
-    for (const Action& part : parts_of(action)) {
-      if (const auto receive = receive_of(part)) {
-        const bool forward = part.kind == ActionKind::forward;
-        watched(*receive, [&] { wait_for(forward ? at(part).inputs : at(part).gradients); });
+  try {
+    for (const Action& action : actions_) {
+      for (const Action& part : parts_of(action)) {
+        if (const auto receive = receive_of(part)) {
+          const bool forward = part.kind == ActionKind::forward;
+          watched(*receive, [&] { wait_for(forward ? at(part).inputs : at(part).gradients); });
+        }
+        watched(part, [&] { run(stages.at(part.stage), part); });
       }
-      watched(part, [&] { run(stages.at(part.stage), part); });
     }
+    messages_.finish();
+  } catch (...) {
+    in_flight_.clear();  // graphs and activations
+    throw;
   }
-  messages_.finish();
   failed_ = false;
 }
 

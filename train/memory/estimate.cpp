@@ -212,10 +212,11 @@ int64_t run_step(models::LanguageModel& model, optim::Optimizer& optimizer, cons
   return activations;
 }
 
+using StageInputs = std::vector<std::vector<nn::TensorForm>>;  // by stage
+
 // A forward of each stage alone stands for that of a pipeline, whose messages tell forms.
-void validate_stages(const models::PipelinedModel& model, const Config& config, const Mesh& mesh,
-                     const PlacedBatch& batch) {
-  const auto inputs = stage_inputs(config, mesh, batch);
+void validate_stages(const models::PipelinedModel& model, const Mesh& mesh,
+                     const PlacedBatch& batch, const StageInputs& inputs) {
   for (const auto& [number, stage] : model.stages()) {
     TensorList passed;
     for (const nn::TensorForm& form : inputs[static_cast<size_t>(number)])
@@ -225,15 +226,22 @@ void validate_stages(const models::PipelinedModel& model, const Config& config, 
   }
 }
 
-void run_validation(models::LanguageModel& model, const Config& config, const Mesh& mesh) {
-  const NoGrad guard;
+PlacedBatch validation_batch(const models::LanguageModel& model, const Config& config,
+                             const Mesh& mesh) {
   const ValidationConfig& v = config.validation;
-  const PlacedBatch batch =
-      inputs_of(model, config, mesh, v.local_batch_size.value_or(config.training.local_batch_size),
-                v.seq_len.value_or(config.training.seq_len), true)
-          .placed;
+  return inputs_of(model, config, mesh,
+                   v.local_batch_size.value_or(config.training.local_batch_size),
+                   v.seq_len.value_or(config.training.seq_len), true)
+      .placed;
+}
+
+// `inputs`: of the stages of a pipeline.
+void run_validation(models::LanguageModel& model, const Config& config, const Mesh& mesh,
+                    const StageInputs& inputs) {
+  const NoGrad guard;
+  const PlacedBatch batch = validation_batch(model, config, mesh);
   if (const auto* stages = dynamic_cast<models::PipelinedModel*>(&model))
-    return validate_stages(*stages, config, mesh, batch);
+    return validate_stages(*stages, mesh, batch, inputs);
   (void)model.loss(batch.tokens, batch.targets, batch.metadata);
 }
 
@@ -264,7 +272,7 @@ int64_t bytes_of_whole(const Config& config, const MetaMemory& memory) {
 
 // What the messages of this rank's stages take at most on their way between processes of a host.
 int64_t message_bytes(const models::PipelinedModel& model, const PipelineSchedule& schedule,
-                      const std::vector<std::vector<nn::TensorForm>>& inputs, const Mesh& mesh) {
+                      const StageInputs& inputs, const Mesh& mesh) {
   const auto of = [&](size_t stage) {
     std::vector<Tensor> tensors;
     if (stage == 0 || stage == inputs.size()) return int64_t{0};
@@ -296,6 +304,9 @@ MemoryEstimate estimate_on(const Config& config, std::optional<FoundPeak>& found
   const bool examples = config.dataloader.format != "text";  // which do not fill every row
   auto* const stages = dynamic_cast<models::PipelinedModel*>(model.get());
   int64_t messages = 0;
+  StageInputs of_validation;  // found here, where what it makes does not count
+  if (stages && config.validation.enable)
+    of_validation = stage_inputs(config, mesh, validation_batch(*model, config, mesh));
   if (stages) {
     const PlacedBatch batch =
         inputs_of(*model, config, mesh, rows, config.training.seq_len, examples).placed;
@@ -316,7 +327,8 @@ MemoryEstimate estimate_on(const Config& config, std::optional<FoundPeak>& found
       static_cast<size_t>(stages ? micro_batches : std::min<int64_t>(2, micro_batches)),
       inputs.placed);
   const int64_t activations = run_step(*model, *optimizer, config, step, memory, *peak);
-  if (config.validation.enable && !peak->looked()) run_validation(*model, config, mesh);
+  if (config.validation.enable && !peak->looked())
+    run_validation(*model, config, mesh, of_validation);
 
   MemoryEstimate e;
   // All micro-batches of a step are made at its start; more are prepared ahead.

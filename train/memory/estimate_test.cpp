@@ -138,6 +138,19 @@ TEST_F(MemoryCheck, ValidationOfAPipelineIsCounted) {
         .counted;
   };
   EXPECT_GT(counted("3000"), 10 * counted("1"));
+  // Of a wide model a row of it is less than a step.
+  const auto of_wide = [&](const Words& more) {
+    const Words wide{"--parallelism.pipeline_parallel_degree",
+                     "2",
+                     "--model.vocab_size",
+                     "20000",
+                     "--training.seq_len",
+                     "16"};
+    return estimate_memory(config(joined(wide, more)), 2).counted;
+  };
+  EXPECT_EQ(of_wide({"--validation.enable", "--validation.dataset_path", folder_ + "/text.txt",
+                     "--validation.local_batch_size", "1"}),
+            of_wide({}));
 }
 
 TEST_F(MemoryCheck, TheEstimateIsOfAnyFamily) {

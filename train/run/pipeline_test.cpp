@@ -339,6 +339,13 @@ TEST_F(PipelineRunTest, TracesShowActions) {
   TESSERA_EXPECT_HOLDS(err_.str(), "one has no traces: give a run");
 }
 
+TEST_F(PipelineRunTest, GradientsOfBackwardsInTwoPartsAreMeasured) {
+  (void)train_on(2, train("parts", joined(of_step(2), pipeline(2, "InterleavedZeroBubble"))));
+  const size_t of_rank = out_.str().find("pipeline rank 1: memory at its peak");
+  ASSERT_NE(of_rank, std::string::npos) << out_.str();
+  EXPECT_EQ(out_.str().find("gradients 0 B after backward", of_rank), std::string::npos);
+}
+
 TEST_F(PipelineRunTest, ANonFiniteValueIsNamedByItsPlaceInTheSchedule) {
   const Config c = config("hot", joined(of_step(2), pipeline(2, "1F1B")));
   const auto overflow = [&](World&) {

@@ -100,9 +100,9 @@ StepOutput run_schedule(models::PipelinedModel& model, const MicroBatches& step,
                                         return auxiliary_terms(found.auxiliary, scale, own);
                                       }};
   model.step(batches, passes, [&](const Action& action, const std::function<void()>& run) {
-    const std::string_view name = action.kind == ActionKind::forward    ? "forward"
-                                  : action.kind == ActionKind::backward ? "backward"
-                                                                        : "messages";
+    const std::string_view name = !computes(action.kind)               ? "messages"
+                                  : action.kind == ActionKind::forward ? "forward"
+                                                                       : "backward";
     around({name, &action}, run);
   });
   const Device device = batches.front().tokens.device();
