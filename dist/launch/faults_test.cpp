@@ -10,6 +10,7 @@
 #include "tessera/tests/support/launched_main.h"
 #include "tessera/tests/support/long_form.h"
 #include "tessera/tests/support/process.h"
+#include "tessera/tests/support/remove_folder.h"
 
 #include <filesystem>
 #include <fstream>
@@ -123,17 +124,6 @@ enum class Way { rendezvous_shared, rendezvous_messages, mpirun_shared, mpirun_m
 constexpr std::array<const char*, 4> kWays{"rendezvous, shared memory", "rendezvous, messages",
                                            "mpirun, shared memory", "mpirun, messages"};
 
-// The last to die may write while it is removed.
-void remove_folder(const std::filesystem::path& folder) {
-  std::error_code error;
-  for (int turns = 0; turns < 200; ++turns) {
-    std::filesystem::remove_all(folder, error);
-    if (!error) return;
-    std::this_thread::sleep_for(10ms);
-  }
-  ADD_FAILURE() << folder << ": " << error.message();
-}
-
 // A world that runs one injection.
 class FaultyWorld {
  public:
@@ -153,7 +143,7 @@ class FaultyWorld {
 
   ~FaultyWorld() {
     processes_.clear();
-    remove_folder(folder_);
+    test::remove_folder(folder_);
   }
 
   /// Waits for every rank that can end by itself; false after 20 s.
@@ -234,7 +224,7 @@ void inject_all(const std::vector<Injection>& injections, Way way) {
     });
   }
   for (auto& worker : workers) worker.join();
-  remove_folder(folder_of_all());
+  test::remove_folder(folder_of_all());
   for (const auto& [what, count] : counts.of) std::cout << count << " x " << what << '\n';
   std::cout << counts.injections << " injections by " << kWays[static_cast<size_t>(way)] << ", "
             << counts.injections * (test::kFaultRanks - 1) << " survivors, " << counts.hangs

@@ -5,16 +5,14 @@
 
 #include "tessera/core/error.h"
 #include "tessera/nn/io/files.h"
+#include "tessera/tests/support/remove_folder.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
-#include <system_error>
-#include <thread>
 
 namespace tessera::test {
 
@@ -27,16 +25,7 @@ class FolderTest : public testing::Test {
     folder_ = testing::TempDir() + name;
     if (!::mkdtemp(folder_.data())) fail<IoError>("test", "cannot make a folder like ", folder_);
   }
-  // Ranks that a test leaves behind may still write for a moment.
-  ~FolderTest() override {
-    constexpr int kMostTries = 50;
-    std::error_code error;
-    for (int tries = 0; tries < kMostTries; ++tries) {
-      std::filesystem::remove_all(folder_, error);
-      if (!error) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    }
-  }
+  ~FolderTest() override { remove_folder(folder_); }
 
   /// Writes a file below the folder; its path.
   [[nodiscard]] std::string put(const std::string& name, const std::string& bytes) const {
