@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of which errors, logs and traces are made: counts with their nouns, and the text of
-// Context::module_path, which is also a part of random keys.
+// Parts of which errors, logs, traces and drawings are made: counts with their nouns, and the text
+// of Context::module_path, which is also a part of random keys.
 #pragma once
 
 #include "tessera/core/error.h"
@@ -34,6 +34,20 @@ namespace tessera {
 /// `1 file`, `2 files`: every count in a sentence.
 template <class N> [[nodiscard]] std::string counted(N n, std::string_view noun) {
   return concat(n, ' ', noun_after(n == N(1) ? 1 : 0, noun));
+}
+
+/// The text as XML has it, control characters as spaces: for drawings.
+[[nodiscard]] inline std::string xml_text(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '&': out += "&amp;"; break;
+      default: out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    }
+  }
+  return out;
 }
 
 /// `layers.3.attention` of {"layers.3", "attention"}; a root has no name.

@@ -30,19 +30,6 @@ double height_of(const DrawnSchedule& drawn) {
   return kHead + kRow * static_cast<double>(drawn.schedule.ranks.size());
 }
 
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '&': out += "&amp;"; break;
-      default: out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return out;
-}
-
 std::string text_at(double x, double y, std::string_view style, std::string_view text) {
   return concat("<text x=\"", x, "\" y=\"", y, "\" ", style, '>', text, "</text>\n");
 }
@@ -173,7 +160,7 @@ std::string svg_drawing(std::span<const DrawnSchedule> schedules) {
   double top = kLegend;
   for (const DrawnSchedule& drawn : schedules) {
     svg += text_at(kLeft, top + 20, "font-size=\"14\" font-weight=\"bold\" fill=\"#222\"",
-                   escaped(drawn.title));
+                   xml_text(drawn.title));
     svg += text_at(kLeft, top + 38, "", caption(drawn));
     const Rectangles rectangles(drawn, scale);
     for (size_t rank = 0; rank < drawn.schedule.ranks.size(); ++rank) {

@@ -3,6 +3,7 @@
 // if no value is), ticks at round values. The running mean is centred, so that it does not lag.
 #include "tessera/train/monitor/plot.h"
 
+#include "tessera/core/message.h"
 #include "tessera/nn/io/utf8.h"
 #include "tessera/train/tokenizer/tokenizer.h"
 
@@ -129,18 +130,7 @@ constexpr double kWidth = 800, kHeight = 450, kLeft = 72, kRight = 24, kTop = 56
 double page_x(double share) { return kLeft + share * (kWidth - kLeft - kRight); }
 double page_y(double share) { return kHeight - kBottom - share * (kHeight - kTop - kBottom); }
 
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (char c : printable(text)) {
-    switch (c) {
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '&': out += "&amp;"; break;
-      default: out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return out;
-}
+std::string escaped(const std::string& text) { return xml_text(printable(text)); }
 
 std::string polyline(const View& view, const std::vector<double>& steps,
                      const std::vector<double>& values, const std::string& style) {
