@@ -5,9 +5,9 @@
 // inside another (hooks, recompute).
 //
 // A pass in two parts runs first the nodes between results and inputs, each for the gradients on
-// that way alone, then everything else. What arrived at a node, or was given for the second part
+// that path alone, then everything else. What arrived at a node, or was given for the second part
 // unasked (a norm gives all its gradients at once), stays with its state. Between the parts the
-// pass is put down: nodes, tape and grad mode are as if it did not exist.
+// pass is suspended: nodes, tape and grad mode are as if it did not exist.
 #include "tessera/autograd/autograd.h"
 #include "tessera/autograd/graph_root.h"
 #include "tessera/core/message.h"
@@ -26,12 +26,12 @@ class BackwardPass {
   BackwardPass(bool retain, bool create_graph)
       : retain_(retain), create_graph_(create_graph), tape_(Tape::current()) {
     states_.reserve(64);
-    take_up();
+    resume();
   }
   BackwardPass(const BackwardPass&) = delete;
   BackwardPass& operator=(const BackwardPass&) = delete;
   ~BackwardPass() {
-    if (mode_) put_down();
+    if (mode_) suspend();
   }
 
   void add_root(const GraphRoot& result, const Tensor& gradient) {
@@ -50,33 +50,33 @@ class BackwardPass {
   void run() {
     discover();
     if (!captures_.empty()) prune();
-    begin();
+    count_regions();
     for (size_t r : roots_) push_if_ready(r);
     visit_all();
     run_final_callbacks();
   }
 
-  /// Runs what leads to `inputs`, and puts the pass down.
+  /// Runs what leads to `inputs`, and suspends the pass.
   void run_to(Tensors inputs) {
     require_outermost();
     part_ = Part::inputs;
     discover();
-    mark_ways_to(inputs);
-    begin();
+    mark_paths_to(inputs);
+    count_regions();
     for (size_t r : roots_)
-      if (states_[r].on_way) push_if_ready(r);
+      if (states_[r].on_path) push_if_ready(r);
     visit_all();
-    put_down();
+    suspend();
   }
   /// Runs the rest.
   void run_rest() {
-    take_up();
+    resume();
     require_outermost();
     part_ = Part::rest;
     for (size_t i = 0; i < states_.size(); ++i)
       if (states_[i].waits) push(i);
     for (size_t r : roots_)
-      if (!states_[r].on_way) push_if_ready(r);
+      if (!states_[r].on_path) push_if_ready(r);
     visit_all();
     run_final_callbacks();
   }
@@ -89,10 +89,10 @@ class BackwardPass {
     int32_t dependencies = 0;
     bool needed = true, queued = false;
     // Of a pass in two parts.
-    bool on_way = false;  // leads to an input
-    bool waits = false;   // has run for its inputs, and has more to give
-    bool asked = false;   // everything that it has to give is in `given`
-    Grads given = {};     // for the second part
+    bool on_path = false;  // leads to an input
+    bool waits = false;    // has run for its inputs, and has more to give
+    bool asked = false;    // everything that it has to give is in `given`
+    Grads given = {};      // for the second part
     const void* outer_pass = nullptr;
     size_t outer_slot = 0;
   };
@@ -113,7 +113,7 @@ class BackwardPass {
     if (tape_.passes > 1)
       fail<UsageError>("backward", "runs inside another pass, where it cannot be in two parts");
   }
-  void take_up() {
+  void resume() {
     for (size_t i = 0; i < states_.size(); ++i) claim(*states_[i].node, states_[i], i);
     for (size_t i = 0; i < regions_.size(); ++i) claim(*regions_[i].region, regions_[i], i);
     if (tape_.passes++ == 0) {
@@ -122,9 +122,9 @@ class BackwardPass {
       std::swap(tape_.final_callbacks, callbacks_);
     }
     mode_.emplace(create_graph_);
-    accumulated_ = std::exchange(tape_.accumulates, captures_.empty());
+    accumulated_ = tape_.accumulates;
   }
-  void put_down() {
+  void suspend() {
     for (State& s : states_) {
       s.node->pass_ = s.outer_pass;
       s.node->slot_ = s.outer_slot;
@@ -207,13 +207,13 @@ class BackwardPass {
   }
 
   // Counts what runs in each region.
-  void begin() {
-    tape_.accumulates = captures_.empty();
+  void count_regions() {
     for (const State& s : states_) {
       if (s.needed && s.node->region) ++regions_[region_slot(s.node->region)].left;
     }
   }
   void visit_all() {
+    tape_.accumulates = captures_.empty();
     while (!heap_.empty()) {
       std::pop_heap(heap_.begin(), heap_.end());
       const size_t at = heap_.back().second;
@@ -237,15 +237,15 @@ class BackwardPass {
     return order;
   }
 
-  void mark_ways_to(Tensors inputs) {
+  void mark_paths_to(Tensors inputs) {
     for (const Tensor& input : inputs) {
       if (!input.requires_grad()) continue;
       const Edge e = edge_of(input);
-      if (e.node->pass_ == this) states_[e.node->slot_].on_way = true;
+      if (e.node->pass_ == this) states_[e.node->slot_].on_path = true;
     }
     for (size_t i : oldest_first()) {
       for (const Edge& e : states_[i].node->edges)
-        if (e.node && states_[e.node->slot_].on_way) states_[i].on_way = true;
+        if (e.node && states_[e.node->slot_].on_path) states_[i].on_path = true;
     }
   }
 
@@ -298,7 +298,7 @@ class BackwardPass {
   // Whether the gradient of an edge goes on in this part of the pass.
   [[nodiscard]] bool is_of_part(const Edge& e) const {
     if (!e.node) return false;
-    return part_ == Part::whole || states_[e.node->slot_].on_way == (part_ == Part::inputs);
+    return part_ == Part::whole || states_[e.node->slot_].on_path == (part_ == Part::inputs);
   }
   // A node that communicates or is watched runs once: also what the second part needs.
   [[nodiscard]] static bool runs_once(const Node& node) {
@@ -317,7 +317,7 @@ class BackwardPass {
 
   void visit(size_t at) {
     const Ref<Node> node = states_[at].node;
-    const bool again = part_ == Part::rest && states_[at].on_way;
+    const bool again = part_ == Part::rest && states_[at].on_path;
     Grads dy = std::move(states_[at].buffer), dx = std::move(states_[at].given);
     if (!again) run_gradient_hooks(*node, dy);
     for (const Capture& c : captures_) {
@@ -457,7 +457,7 @@ class BackwardPass {
   bool retain_, create_graph_;
   Tape& tape_;
   bool accumulated_ = false;      // what the pass around this one does
-  std::optional<GradMode> mode_;  // none: it is put down
+  std::optional<GradMode> mode_;  // none: it is suspended
   uint64_t number_ = 0;           // of outermost passes; 0: it is none
   Part part_ = Part::whole;
   std::vector<State> states_;
@@ -465,7 +465,7 @@ class BackwardPass {
   std::vector<std::pair<uint64_t, size_t>> heap_;
   std::vector<Capture> captures_;
   std::vector<RegionState> regions_;
-  std::vector<std::function<void()>> callbacks_;  // while it is put down
+  std::vector<std::function<void()>> callbacks_;  // while it is suspended
   std::vector<size_t> ended_;  // regions whose `after` is due, in the order in which they ended
 };
 

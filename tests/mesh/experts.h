@@ -40,8 +40,8 @@ struct RoutedOutcome : Outcome {
   std::vector<std::vector<double>> ids;  ///< of each router in each step, (rows, length, top_k)
   double margin = 0;  ///< the least difference between the last score taken and the next
 };
-/// As `trained`, from gates that are wide enough for margins. Of a pipeline, whose ranks choose for
-/// a micro-batch at a time, without ids and margin.
+/// As `trained`, from gates that are wide enough for margins. Of a pipeline without ids and margin:
+/// its routers see a micro-batch at a time.
 RoutedOutcome routed(const train::Config& config, const Degrees& degrees);
 
 /// The first seed from `first` on whose run of `config`, which is of one rank and in f32, has this

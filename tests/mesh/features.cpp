@@ -61,7 +61,7 @@ std::vector<Feature> features(const std::string& folder) {
        .moves = 0,
        .kind = "reshard",
        .needs = "fully_shard"},
-      // They add up the norms of their ranks in f32, and what clips moves the weights.
+      // The norm is rounded to f32, and its last digit changes how far gradients are clipped.
       {.name = "pipeline",
        .words = {kPipeline, "2"},
        .ranks = 2,
