@@ -61,9 +61,11 @@ class TESSERA_API PipelinedModel final : public LanguageModel {
   /// pipeline.
   void step(std::span<const StepBatch> batches, const StepPasses& passes,
             const nn::Pipeline::Around& around = {});
-  /// What each stage takes in training for micro-batches of this shape, as StageMessages::know.
-  void know_inputs(const Shape& micro_batch, std::span<const std::vector<nn::TensorForm>> inputs) {
-    pipeline_.messages().know(micro_batch, inputs);
+  /// What each stage takes in training for micro-batches of this shape, as
+  /// StageMessages::set_input_forms.
+  void set_input_forms(const Shape& micro_batch,
+                       std::span<const std::vector<nn::TensorForm>> inputs) {
+    pipeline_.messages().set_input_forms(micro_batch, inputs);
   }
   /// Loss::load or (f64) Loss::not_finite of the whole model, on `device`, from those of this
   /// rank's stages, in order, which are plain and there. Undefined: no stage has experts.

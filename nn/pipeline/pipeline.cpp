@@ -144,12 +144,12 @@ void Pipeline::run(const PipelineStage& on, const Action& action) {
     case ActionKind::backward_weight: {
       const MicroBatch micro(++ended_[stage] == micro_batches_);
       if (const auto rest = std::move(at(action).rest)) rest->finish();
-      leave(action);
+      erase_if_done(action);
       break;
     }
     case ActionKind::send_backward:
       messages_.send_backward(stage, micro_batch, std::exchange(at(action).gradients, {}));
-      leave(action);
+      erase_if_done(action);
       break;
     case ActionKind::reduce_grad:
     case ActionKind::overlap: break;
@@ -204,10 +204,10 @@ void Pipeline::backward(const PipelineStage& on, const Action& action) {
   now.inputs.clear();
   if (stage > 0 && ranks_.has(stage - 1))
     in_flight_[{stage - 1, micro_batch}].gradients = std::exchange(now.gradients, {});
-  leave(action);
+  erase_if_done(action);
 }
 
-void Pipeline::leave(const Action& action) {
+void Pipeline::erase_if_done(const Action& action) {
   const InFlight& now = at(action);
   if (!now.rest && now.gradients.empty()) in_flight_.erase({action.stage, action.micro_batch});
 }

@@ -71,8 +71,8 @@ class TESSERA_API Pipeline {
   void forward(const PipelineStage& stage, const Action& action);
   void backward(const PipelineStage& stage, const Action& action);
   [[nodiscard]] InFlight& at(const Action& action);
-  /// Forgets a micro-batch in a stage if nothing of it is left to do.
-  void leave(const Action& action);
+  /// Erases a micro-batch of a stage when its backward is complete and its gradients are sent.
+  void erase_if_done(const Action& action);
 
   PipelineRanks ranks_;
   int micro_batches_;

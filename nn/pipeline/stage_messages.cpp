@@ -127,8 +127,8 @@ void StageMessages::begin(const Shape& micro_batch, Device device) {
   shape_.assign(micro_batch.begin(), micro_batch.end());
 }
 
-void StageMessages::know(const Shape& micro_batch,
-                         std::span<const std::vector<TensorForm>> inputs) {
+void StageMessages::set_input_forms(const Shape& micro_batch,
+                                    std::span<const std::vector<TensorForm>> inputs) {
   begin(micro_batch, device_);
   for (int stage = 1; stage < ranks_.stages(); ++stage)
     inputs_[key(stage)] = inputs[static_cast<size_t>(stage)];

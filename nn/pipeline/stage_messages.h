@@ -50,7 +50,7 @@ class TESSERA_API StageMessages {
   void begin(const Shape& micro_batch, Device device);
   /// For micro-batches of this shape in training: what each stage takes, by stage. No message
   /// describes it then.
-  void know(const Shape& micro_batch, std::span<const std::vector<TensorForm>> inputs);
+  void set_input_forms(const Shape& micro_batch, std::span<const std::vector<TensorForm>> inputs);
   /// Sends what `stage` gives to the stage after it. UsageError: more than 8 tensors; others than
   /// it has described for this shape.
   void send_forward(int stage, int micro_batch, const TensorList& outputs);

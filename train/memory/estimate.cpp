@@ -54,15 +54,6 @@ struct FoundPeak {
   int64_t bytes = 0, op = 0;
 };
 
-int64_t gradient_bytes(std::span<const Tensor> parameters) {
-  int64_t sum = 0;
-  for (const Tensor& p : parameters) {
-    const Tensor g = p.grad();
-    sum += bytes_of({&g, 1});
-  }
-  return sum;
-}
-
 // Follows the peak of the tensors. To find its parts takes a walk over the model, and each op of
 // forward is a new peak. So a step is run twice: the second run has the same ops, walks once, after
 // the op that the first found, and may end there.
@@ -212,8 +203,6 @@ int64_t run_step(models::LanguageModel& model, optim::Optimizer& optimizer, cons
   return activations;
 }
 
-using StageInputs = std::vector<std::vector<nn::TensorForm>>;  // by stage
-
 // A forward of each stage alone stands for that of a pipeline, whose messages tell forms.
 void validate_stages(const models::PipelinedModel& model, const Mesh& mesh,
                      const PlacedBatch& batch, const StageInputs& inputs) {
@@ -270,9 +259,13 @@ int64_t bytes_of_whole(const Config& config, const MetaMemory& memory) {
   return memory.stats().live - before;
 }
 
-// What the messages of this rank's stages take at most on their way between processes of a host.
-int64_t message_bytes(const models::PipelinedModel& model, const PipelineSchedule& schedule,
-                      const StageInputs& inputs, const Mesh& mesh) {
+// What messages of this rank take.
+struct MessageBytes {
+  int64_t sent = 0;       // one that the other rank has not taken yet, which the peak may see
+  int64_t processes = 0;  // at most, on their way between processes of a host
+};
+MessageBytes message_bytes(const models::PipelinedModel& model, const PipelineSchedule& schedule,
+                           const StageInputs& inputs, const Mesh& mesh) {
   const auto of = [&](size_t stage) {
     std::vector<Tensor> tensors;
     if (stage == 0 || stage == inputs.size()) return int64_t{0};
@@ -280,18 +273,37 @@ int64_t message_bytes(const models::PipelinedModel& model, const PipelineSchedul
       tensors.push_back(nn::empty_of(form, mesh, kMeta));
     return bytes_of(tensors);
   };
+  MessageBytes bytes;
   int64_t sum = 0;
   for (const auto& stage : model.stages()) {
     const auto number = static_cast<size_t>(stage.number);
-    sum += of(number) + of(number + 1);  // gradients back, outputs on
+    const int64_t back = of(number), on = of(number + 1);
+    sum += back + on;
+    bytes.sent = std::max({bytes.sent, back, on});
   }
   const auto rank = static_cast<size_t>(model.ranks().rank());
-  return std::min(kMessagePool, sum * simulate(schedule).ranks[rank].most_in_flight);
+  bytes.processes = std::min(kMessagePool, sum * simulate(schedule).ranks[rank].most_in_flight);
+  return bytes;
 }
 
-// `found`: the peak that an earlier call saw; receives the one that this call sees.
+// The inputs of the stages of a pipeline in training and in validation.
+struct PipelineInputs {
+  StageInputs training, validation;
+};
+PipelineInputs pipeline_inputs(const models::LanguageModel& model, const Config& config,
+                               const Mesh& mesh, int64_t rows, bool padded) {
+  PipelineInputs inputs;
+  const auto of = [&](const PlacedBatch& batch) { return stage_inputs(config, mesh, batch); };
+  inputs.training =
+      of(inputs_of(model, config, mesh, rows, config.training.seq_len, padded).placed);
+  if (config.validation.enable) inputs.validation = of(validation_batch(model, config, mesh));
+  return inputs;
+}
+
+// `found`: the peak that an earlier call saw; receives the one that this call sees. `pipeline`: of
+// an earlier call, on any rank; found where what it makes does not count.
 MemoryEstimate estimate_on(const Config& config, std::optional<FoundPeak>& found,
-                           const OptimizerFactory& make) {
+                           std::optional<PipelineInputs>& pipeline, const OptimizerFactory& make) {
   MetaMemory memory;
   const Mesh mesh = make_mesh(config.parallelism);
   const auto model = build_model(config, mesh, nn::lay_out);
@@ -303,15 +315,10 @@ MemoryEstimate estimate_on(const Config& config, std::optional<FoundPeak>& found
   const auto [rows, micro_batches] = config.step_sizes(data_share(mesh).parts);
   const bool examples = config.dataloader.format != "text";  // which do not fill every row
   auto* const stages = dynamic_cast<models::PipelinedModel*>(model.get());
-  int64_t messages = 0;
-  StageInputs of_validation;  // found here, where what it makes does not count
-  if (stages && config.validation.enable)
-    of_validation = stage_inputs(config, mesh, validation_batch(*model, config, mesh));
+  MessageBytes messages;
   if (stages) {
-    const PlacedBatch batch =
-        inputs_of(*model, config, mesh, rows, config.training.seq_len, examples).placed;
-    const auto inputs = stage_inputs(config, mesh, batch);
-    stages->know_inputs(batch.tokens.shape(), inputs);
+    if (!pipeline) pipeline = pipeline_inputs(*model, config, mesh, rows, examples);
+    const StageInputs& inputs = pipeline->training;
     messages = message_bytes(
         *stages, config.parallelism.schedule(std::ssize(inputs), micro_batches), inputs, mesh);
   }
@@ -322,19 +329,20 @@ MemoryEstimate estimate_on(const Config& config, std::optional<FoundPeak>& found
   std::optional<Peak> peak(std::in_place, memory, *model, parameters, found,
                            config.device == DeviceChoice::cuda ? cuda(0) : kCpu);
   const Inputs inputs = inputs_of(*model, config, mesh, rows, config.training.seq_len, examples);
+  if (stages) stages->set_input_forms(inputs.placed.tokens.shape(), pipeline->training);
   const int64_t batches = batch_bytes(inputs.batch);
   const std::vector<PlacedBatch> step(
       static_cast<size_t>(stages ? micro_batches : std::min<int64_t>(2, micro_batches)),
       inputs.placed);
   const int64_t activations = run_step(*model, *optimizer, config, step, memory, *peak);
   if (config.validation.enable && !peak->looked())
-    run_validation(*model, config, mesh, of_validation);
+    run_validation(*model, config, mesh, pipeline ? pipeline->validation : StageInputs());
 
   MemoryEstimate e;
   // All micro-batches of a step are made at its start; more are prepared ahead.
   const int64_t more_batches = (micro_batches - 1) * batches;
   const int64_t most = std::max(peak->bytes(), memory.stats().peak);
-  e.counted = most + more_batches - uncounted;
+  e.counted = most + more_batches + messages.sent - uncounted;
   const int64_t of_parameters = bytes_of(parameters), of_states = optimizer->state_bytes();
   const int64_t rest =
       e.counted - more_batches - held - batches - peak->gradients() - peak->gathered();
@@ -353,7 +361,7 @@ MemoryEstimate estimate_on(const Config& config, std::optional<FoundPeak>& found
                                           of_states - peak->gradients() - peak->gathered() - kept},
       {"text as tokens, batches prepared ahead",
        bytes_of_text(config) + config.dataloader.num_prefetch_batches * batches, false},
-      {"messages between processes", messages, false},
+      {"messages between processes", messages.processes, false},
       {"copy of an asynchronous save", copies ? of_parameters + of_states : 0, false},
       {"program, scratch, gaps between blocks (assumed)",
        kProgram + threads * kScratchOfThread + e.counted / kGaps, false}};
@@ -424,6 +432,8 @@ std::string memory_advice(const Config& config, int ranks) {
 
 MemoryEstimate estimate_memory(const Config& config, int ranks, const OptimizerFactory& make) {
   MemoryEstimate most;
+  std::vector<int64_t> counted;
+  std::optional<PipelineInputs> pipeline;
   WorldOptions options = world_options(config);
   options.progress = ProgressThread::never;
   const auto of_stage = static_cast<int>(config.parallelism.stage_ranks(ranks));
@@ -433,13 +443,15 @@ MemoryEstimate estimate_memory(const Config& config, int ranks, const OptimizerF
         ranks, rank,
         [&](World&) {
           std::optional<FoundPeak> found;
-          (void)estimate_on(config, found, make);
-          estimate = estimate_on(config, found, make);
+          (void)estimate_on(config, found, pipeline, make);
+          estimate = estimate_on(config, found, pipeline, make);
         },
         options);
     estimate.pipeline_rank = rank / of_stage;
+    counted.push_back(estimate.counted);
     if (estimate.counted > most.counted) most = std::move(estimate);
   }
+  most.of_pipeline_ranks = std::move(counted);
   return most;
 }
 
@@ -451,6 +463,12 @@ std::string memory_table(const MemoryEstimate& estimate) {
   };
   for (const MemoryEstimate::Part& part : estimate.parts) row(part.name, part.bytes);
   row("total", estimate.total);
+  if (const std::vector<int64_t>& ranks = estimate.of_pipeline_ranks; ranks.size() > 1) {
+    table += "tensors of pipeline ranks: ";
+    for (size_t r = 0; r < ranks.size(); ++r)
+      table += concat(r > 0 ? ", " : "", r, ": ", byte_count(ranks[r]));
+    table += '\n';
+  }
   return table;
 }
 

@@ -28,6 +28,7 @@ struct MemoryEstimate {
   int64_t total = 0;          ///< also text kept as tokens and what no count sees
   int64_t walks = 0;          ///< over all of the model, during the step: the same for any size
   int64_t pipeline_rank = 0;  ///< of the ranks of a pipeline, the one that needs the most
+  std::vector<int64_t> of_pipeline_ranks = {};  ///< `counted` of each
 };
 
 /// The table of `--estimate`: a line per part with its share.

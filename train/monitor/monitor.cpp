@@ -118,14 +118,7 @@ MemoryStats Monitor::stats() const { return Context::current().allocator(facts_.
 
 int64_t Monitor::gathered() const { return facts_.gathered_bytes ? facts_.gathered_bytes() : 0; }
 
-int64_t Monitor::gradients() const {
-  int64_t sum = 0;
-  for (const Tensor& p : facts_.parameters) {
-    const Tensor g = p.grad();
-    sum += bytes_of({&g, 1});
-  }
-  return sum;
-}
+int64_t Monitor::gradients() const { return gradient_bytes(facts_.parameters); }
 
 void Monitor::begin_step(int64_t step) {
   step_began_ = Clock::now();

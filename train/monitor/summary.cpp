@@ -86,6 +86,12 @@ int64_t bytes_of(std::span<const Tensor> tensors) {
   return sum;
 }
 
+int64_t gradient_bytes(std::span<const Tensor> parameters) {
+  int64_t sum = 0;
+  for (const Tensor& p : parameters) sum += bytes_of_one(p.grad());
+  return sum;
+}
+
 ParameterCounts count_parameters(nn::Module& model) {
   ParameterCounts counts;
   for (const auto& p : nn::named_parameters(model)) {

@@ -13,6 +13,8 @@ namespace tessera::train {
 
 /// Bytes of this rank's shards of the tensors; undefined ones count as 0.
 TESSERA_API int64_t bytes_of(std::span<const Tensor> tensors);
+/// The same of the gradients that parameters have now.
+TESSERA_API int64_t gradient_bytes(std::span<const Tensor> parameters);
 /// Number of elements that require grad, and of all.
 struct ParameterCounts {
   int64_t trained = 0, all = 0;

@@ -65,9 +65,8 @@ std::unique_ptr<models::LanguageModel> build_model(const Config& config, const M
   return model;
 }
 
-std::vector<std::vector<nn::TensorForm>> stage_inputs(const Config& config, const Mesh& mesh,
-                                                      const PlacedBatch& batch) {
-  std::vector<std::vector<nn::TensorForm>> all;
+StageInputs stage_inputs(const Config& config, const Mesh& mesh, const PlacedBatch& batch) {
+  StageInputs all;
   TensorList passed{batch.tokens};
   const std::unique_ptr<models::LanguageModel> whole = config.model.make();
   for (const std::vector<std::string>& parts : config.parallelism.split(whole->parts())) {

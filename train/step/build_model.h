@@ -31,10 +31,12 @@ struct PlacedBatch {
   models::Metadata metadata;
 };
 
-/// Of a pipeline, by stage: what it takes in training from the stage before it, if a micro-batch is
-/// like `batch`, which is on the meta device. Builds each stage there.
-[[nodiscard]] TESSERA_API std::vector<std::vector<nn::TensorForm>> stage_inputs(
-    const Config& config, const Mesh& mesh, const PlacedBatch& batch);
+/// The inputs of each stage of a pipeline, by stage, without bytes: equal on all ranks.
+using StageInputs = std::vector<std::vector<nn::TensorForm>>;
+/// In training, if a micro-batch is like `batch`, which is on the meta device. Builds each stage
+/// there.
+[[nodiscard]] TESSERA_API StageInputs stage_inputs(const Config& config, const Mesh& mesh,
+                                                   const PlacedBatch& batch);
 
 /// Places the rows that this rank has read, equally many on each rank, on the mesh and a device.
 /// With a cut (ParallelismConfig::sequence_cut) tokens, targets, positions, documents and
