@@ -24,12 +24,16 @@ struct Layouts {
   int replicate, shard, cp, tp, rows;  // rows: local_batch_size
   int pp = 1;
   bool exact = false;  // the numbers of one rank with micro-batches of a row
+  const char* schedule = "1F1B";
   [[nodiscard]] int ranks() const { return replicate * shard * cp * tp * pp; }
 };
 // One, and pipelines.
-constexpr std::array<Layouts, 5> kPipelines{{{1, 1, 1, 1, 1, 1, true},
+constexpr std::array<Layouts, 8> kPipelines{{{1, 1, 1, 1, 1, 1, true},
                                              {1, 1, 1, 1, 12, 2, true},
+                                             {1, 1, 1, 1, 12, 2, true, "ZBVZeroBubble"},
                                              {1, 1, 1, 1, 6, 4, true},
+                                             {1, 1, 1, 1, 6, 2, true, "DualPipeV"},
+                                             {1, 1, 1, 1, 4, 2, true, "InterleavedZeroBubble"},
                                              {1, 2, 1, 1, 6, 2},
                                              {1, 1, 1, 2, 4, 2}}};
 constexpr std::array<Layouts, 11> kRuns{{{1, 1, 1, 1, 12},
@@ -59,7 +63,8 @@ class MeshResumeTest : public TinyRunTest {
         {"training.global_batch_size", kGlobalRows},
         {"training.steps", steps},
         {"lr_scheduler.warmup_steps", 1}};
-    Words words{"--lr_scheduler.decay_ratio", "0"};
+    Words words{"--lr_scheduler.decay_ratio", "0", "--parallelism.pipeline_parallel_schedule",
+                r.schedule};
     for (const auto& [field, size] : sizes)
       words = joined(words, {"--" + field, std::to_string(size)});
     return config(dump, words);

@@ -60,6 +60,9 @@ const std::vector<MeshCase>& meshes() {
       pipeline("pp by 1F1B", 4, "1F1B", 4),
       pipeline("pp by GPipe", 3, "GPipe", 3),
       pipeline("pp by Interleaved1F1B", 2, "Interleaved1F1B", 2),
+      pipeline("pp by InterleavedZeroBubble", 2, "InterleavedZeroBubble", 2),
+      pipeline("pp by ZBVZeroBubble", 2, "ZBVZeroBubble", 2),
+      pipeline("pp by DualPipeV", 2, "DualPipeV", 2),
       pipeline("pp x fsdp", 4, "1F1B", 2),
       pipeline("pp x tp", 4, "LoopedBFS", 2, {"--parallelism.tensor_parallel_degree", "2"})};
   return all;
