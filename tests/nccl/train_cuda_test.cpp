@@ -4,15 +4,23 @@
 // losses are those of the CPU.
 #include "tessera/core/cuda_backend.h"
 #include "tessera/core/process.h"
+#include "tessera/dist/launch/run.h"
+#include "tessera/dist/schedules/action.h"
+#include "tessera/tests/device/counts.h"
 #include "tessera/tests/support/logged_losses.h"
 #include "tessera/tests/support/tiny_run.h"
+#include "tessera/train/run/trainer.h"
+#include "tessera/train/step/run_parts.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iostream>
 #include <memory>
 #include <netinet/in.h>
+#include <sstream>
 #include <sys/socket.h>
+#include <utility>
 
 namespace tessera::train {
 namespace {
@@ -52,6 +60,28 @@ class TrainNcclCuda : public TinyRunTest {
       EXPECT_EQ(all[static_cast<size_t>(rank)]->wait(), 0) << io::read_file(log(rank));
     return test::logged_losses(path(device));
   }
+  // The actions that compute, as the trace of the fifth step has them.
+  [[nodiscard]] std::vector<std::string> order_of(const std::string& run, int rank) const {
+    std::istringstream trace(io::read_file(
+        path(concat(run, "/profiling/traces/iteration_5/rank", rank, "_trace.json"))));
+    std::vector<std::string> order;
+    int ops = 0;
+    for (std::string line; std::getline(trace, line);) {
+      const auto is = [&](std::string_view category) {
+        return line.find(concat("\"cat\":\"", category, '"')) != std::string::npos;
+      };
+      ops += is("op") || is("in_place");
+      if (!is("phase")) continue;
+      const size_t name = line.find("\"name\":\"") + 8;
+      const std::string event = line.substr(name, line.find('"', name) - name);
+      if (rank == 0) std::cout << event << ": " << std::exchange(ops, 0) << " ops\n";
+      try {
+        if (computes(parse_action(event).kind)) order.push_back(event);
+      } catch (const ValueError&) {  // another part of a step
+      }
+    }
+    return order;
+  }
   void expect_losses_of_the_cpu(int ranks, const Words& more) const {
     const std::vector<double> expected = losses("cpu", ranks, more),
                               found = losses("cuda", ranks, more);
@@ -71,11 +101,72 @@ TEST_F(TrainNcclCuda, FullyShardHasTheLossesOfTheCpu) {
 
 TEST_F(TrainNcclCuda, APipelineHasTheLossesOfTheCpu) {
   if (Process::get().cuda().device_count() < 2) GTEST_SKIP() << "fewer than 2 devices";
-  for (const std::string schedule : {"1F1B", "Interleaved1F1B"}) {
+  for (const std::string schedule :
+       {"1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"}) {
     expect_losses_of_the_cpu(
         2, {"--training.local_batch_size", "4", "--training.mixed_precision_param", "float32",
             "--model.n_layers", "4", "--parallelism.pipeline_parallel_degree", "2",
             "--parallelism.pipeline_parallel_schedule", schedule});
+  }
+}
+
+// The host waits for a device in no step that is not logged, and gives it the actions in their
+// order. Rank 0's order is printed, with the ops of each action.
+TEST_F(TrainNcclCuda, APipelineGivesItsDevicesWorkWithoutAWait) {
+  if (Process::get().cuda().device_count() < 2) GTEST_SKIP() << "fewer than 2 devices";
+  for (const std::string schedule : {"1F1B", "ZBVZeroBubble"}) {
+    SCOPED_TRACE(schedule);
+    Words words = train(schedule, {"--device",
+                                   "cuda",
+                                   "--training.steps",
+                                   "5",
+                                   "--checkpoint.enable",
+                                   "false",
+                                   "--metrics.measure_ceiling",
+                                   "false",
+                                   "--metrics.log_freq",
+                                   "100",
+                                   "--training.local_batch_size",
+                                   "4",
+                                   "--model.n_layers",
+                                   "4",
+                                   "--parallelism.pipeline_parallel_degree",
+                                   "2",
+                                   "--parallelism.pipeline_parallel_schedule",
+                                   schedule,
+                                   "--profiler.enable_profiling",
+                                   "--profiler.profile_freq",
+                                   "5",
+                                   "--profiler.profiler_warmup",
+                                   "0"});
+    words.erase(words.begin());
+    const Config c = parse_config(words);
+    run_ranks(
+        2,
+        [&](World& world) {
+          Trainer trainer(c);
+          const auto steps = [&](int n) {
+            world.group().barrier()->wait();
+            const int64_t before = test::device_counts().waits;
+            for (int i = 0; i < n; ++i) trainer.advance();
+            world.group().barrier()->wait();
+            return test::device_counts().waits - before;
+          };
+          (void)steps(2);
+          EXPECT_EQ(steps(2), 0) << "rank " << world.rank();
+          (void)steps(1);
+          trainer.settle();
+        },
+        world_options(c));
+    for (const int rank : {0, 1}) {
+      const std::vector<std::string> order = order_of(schedule, rank);
+      std::vector<std::string> expected;
+      const int stages = schedule == "1F1B" ? 2 : 4;
+      for (const Action& action :
+           c.parallelism.schedule(stages, 4).ranks[static_cast<size_t>(rank)])
+        if (computes(action.kind)) expected.push_back(text(action));
+      EXPECT_EQ(order, expected) << "rank " << rank;
+    }
   }
 }
 
