@@ -29,8 +29,10 @@ namespace {
 struct ScheduleFields {
   std::vector<std::string> name;
   std::string csv, from, out, actions, svg;
-  int64_t ranks = 4, stages = 0, micro_batches = 8;
-  ActionTimes times;
+  // Of a run they are its own.
+  std::optional<int64_t> ranks, stages, micro_batches;
+  std::optional<double> forward, backward_input, backward_weight;
+  double message = 0;
   void fields(config::Fields& f) {
     std::vector<std::string> names;
     std::string help = "schedules";
@@ -44,26 +46,41 @@ struct ScheduleFields {
           "dump folder of a run with a pipeline and --profiler.enable_profiling: its schedule, and "
           "how many milliseconds its actions took. Other schedules have its sizes, and the mean "
           "times of its stages; a part of a backward that it does not have takes half of one");
-    f.add("ranks", ranks, "ranks of the pipeline", {.min = 1, .max = 4096, .unit = "ranks"});
+    f.add("ranks", ranks, "ranks of the pipeline; none: 4",
+          {.min = 1, .max = 4096, .unit = "ranks"});
     f.add("stages", stages,
-          "stages of the model; 0: one per rank, or two with a schedule for several",
-          {.min = 0, .max = 1 << 16, .unit = "stages"});
-    f.add("micro_batches", micro_batches, "micro-batches of a step",
+          "stages of the model; none: one per rank, or two with a schedule for several",
+          {.min = 1, .max = 1 << 16, .unit = "stages"});
+    f.add("micro_batches", micro_batches, "micro-batches of a step; none: 8",
           {.min = 1, .max = 1 << 16, .unit = "micro-batches"});
-    f.add("forward", times.forward,
+    f.add("forward", forward,
           "time of a stage's forward, in any unit; of several schedules, where the model has the "
-          "fewest stages: more stages take less each",
+          "fewest stages: more stages take less each; none: 1",
           {.min = 0});
-    f.add("backward_input", times.backward_input,
-          "time of the gradients of a stage's input (with those of its weights: the backward)",
+    f.add("backward_input", backward_input,
+          "time of the gradients of a stage's input (with those of its weights: the backward); "
+          "none: 1",
           {.min = 0});
-    f.add("backward_weight", times.backward_weight, "time of the gradients of a stage's weights",
+    f.add("backward_weight", backward_weight, "time of the gradients of a stage's weights; none: 1",
           {.min = 0});
-    f.add("message", times.message, "time of a message between ranks", {.min = 0});
+    f.add("message", message, "time of a message between ranks", {.min = 0});
     f.add("out", out, "write the schedule to this CSV file");
     f.add("actions", actions,
           "write all that each rank does, with gathers, messages and reductions, to this CSV file");
     f.add("svg", svg, "write a drawing of all schedules to this SVG file instead of the terminal");
+  }
+  [[nodiscard]] std::vector<std::string> faults() const {
+    std::vector<std::string> all;
+    for (const auto& [field, given] :
+         {std::pair("ranks", ranks.has_value()), std::pair("stages", stages.has_value()),
+          std::pair("micro_batches", micro_batches.has_value()),
+          std::pair("forward", forward.has_value()),
+          std::pair("backward_input", backward_input.has_value()),
+          std::pair("backward_weight", backward_weight.has_value())}) {
+      if (given && !from.empty())
+        all.push_back(concat("[--", field, "] is that of the run of --from: leave it out"));
+    }
+    return all;
   }
 };
 
@@ -139,17 +156,18 @@ ActionTimes times_by(const Run& run, const PipelineSchedule& schedule, bool own)
 
 PipelineSchedule named(const std::string& name, const ScheduleFields& c, const Run* run) {
   const auto row = std::ranges::find(named_schedules(), name, &NamedSchedule::name);
-  const auto ranks = run ? std::ssize(run->schedule.ranks) : c.ranks;
-  const int64_t given = run ? run->schedule.stages() : c.stages;
-  const int64_t stages = given > 0 ? given : (row->several_stages ? 2 : 1) * ranks;
+  const int64_t ranks = run ? std::ssize(run->schedule.ranks) : c.ranks.value_or(4);
+  const int64_t stages =
+      run ? run->schedule.stages() : c.stages.value_or((row->several_stages ? 2 : 1) * ranks);
   if (stages % ranks != 0) {
     fail<ConfigError>("--stages", stages, " are not the same number on each of ",
                       counted(ranks, "rank"), "; give ", (stages / ranks + 1) * ranks);
   }
-  return make_schedule(name, {.ranks = static_cast<int>(ranks),
-                              .stages_per_rank = static_cast<int>(stages / ranks),
-                              .micro_batches = run ? run->schedule.micro_batches
-                                                   : static_cast<int>(c.micro_batches)});
+  return make_schedule(name,
+                       {.ranks = static_cast<int>(ranks),
+                        .stages_per_rank = static_cast<int>(stages / ranks),
+                        .micro_batches = run ? run->schedule.micro_batches
+                                             : static_cast<int>(c.micro_batches.value_or(8))});
 }
 
 // The schedules without their times, that of the run first.
@@ -181,10 +199,10 @@ std::vector<DrawnSchedule> simulated(const ScheduleFields& c, const Run* run) {
     for (DrawnSchedule& s : all) {
       const double part = static_cast<double>(fewest) / stages(s);
       s.times = run ? times_by(*run, s.schedule, &s == all.data())
-                    : ActionTimes{.forward = part * c.times.forward,
-                                  .backward_input = part * c.times.backward_input,
-                                  .backward_weight = part * c.times.backward_weight};
-      s.times.message = c.times.message;
+                    : ActionTimes{.forward = part * c.forward.value_or(1),
+                                  .backward_input = part * c.backward_input.value_or(1),
+                                  .backward_weight = part * c.backward_weight.value_or(1)};
+      s.times.message = c.message;
       s.simulation = simulate(s.schedule, s.times);
     }
     return all;
@@ -248,6 +266,7 @@ void require_one(const std::string& path, const char* field, size_t schedules) {
 
 int run(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   const auto c = parsed_fields<ScheduleFields>(arguments);
+  config::throw_if_any(c.faults());
   std::optional<Run> of_run;
   if (!c.from.empty()) of_run = run_in(c.from, catalogue);
   std::vector<DrawnSchedule> all = simulated(c, of_run ? &*of_run : nullptr);

@@ -202,7 +202,7 @@ TEST_F(PipelineRunTest, ATiedWeightCountsOnceAndStaysEqual) {
 }
 
 // In f64 a pipeline's steps are those of one rank but for the last digits, though the gradients of
-// the two uses of the weight meet behind the last micro-batch.
+// the two uses of the weight are added after the last micro-batch.
 TEST_F(PipelineRunTest, ATiedWeightIsThatOfOneRank) {
   const Words same =
       joined(of_step(3), {"--training.dtype", "float64", "--training.mixed_precision_param",
@@ -335,6 +335,9 @@ TEST_F(PipelineRunTest, TracesShowActions) {
   EXPECT_EQ(run({"schedule", "--from", path("two"), "--name", "ZBVZeroBubble"}), 2);
   TESSERA_EXPECT_HOLDS(err_.str(), "exactly 2 stages per rank");
   (void)train_on(1, train("one", of_step(1)));
+  EXPECT_EQ(run({"schedule", "--from", path("two"), "--ranks", "2", "--forward", "1"}), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "[--ranks] is that of the run of --from: leave it out");
+  TESSERA_EXPECT_HOLDS(err_.str(), "[--forward] is");
   EXPECT_EQ(run({"schedule", "--from", path("one")}), 2);
   TESSERA_EXPECT_HOLDS(err_.str(), "one has no traces: give a run");
 }
