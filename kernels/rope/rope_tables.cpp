@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables of rotary positions, computed in f64 and rounded once.
+#include "tessera/core/message.h"
 #include "tessera/kernels/rope/rope.h"
 
 #include <algorithm>
@@ -9,9 +10,32 @@
 namespace tessera {
 namespace {
 
-void check_scaling(const RopeScaling& s, double theta) {
+constexpr std::string_view kName = "rope_frequencies";
+
+void check_factors(const RopeScaling& s, int64_t dim) {
+  for (const std::vector<double>* factors : {&s.short_factors, &s.long_factors}) {
+    const std::string_view which = factors == &s.short_factors ? "short_factors" : "long_factors";
+    if (std::ssize(*factors) != dim / 2) {
+      fail<ValueError>(kName, which, " has ", counted(factors->size(), "factor"), ": expected ",
+                       dim / 2, ", one for each pair of a head");
+    }
+    for (const double factor : *factors) {
+      if (!(factor > 0) || !std::isfinite(factor))
+        fail<ValueError>(kName, which, " has a factor of ", factor, ": expected positive numbers");
+    }
+  }
+  if (!(s.attention_factor >= 0)) {
+    fail<ValueError>(kName, "attention_factor is ", s.attention_factor,
+                     ": expected a positive number, or 0 for the default");
+  }
+  if (s.attention_factor == 0 && s.factor > 1 && s.original_max_position < 2) {
+    fail<ValueError>(kName, "original_max_position is ", s.original_max_position,
+                     ": longrope's attention factor needs 2 or more");
+  }
+}
+
+void check_scaling(const RopeScaling& s, int64_t dim, double theta) {
   using enum RopeScaling::Kind;
-  constexpr std::string_view kName = "rope_frequencies";
   if (s.kind == none) return;
   if (!(s.factor >= 1) || s.original_max_position < 1) {
     fail<ValueError>(kName, "factor is ", s.factor, " and original_max_position is ",
@@ -21,6 +45,7 @@ void check_scaling(const RopeScaling& s, double theta) {
     fail<ValueError>(kName, "low_freq_factor is ", s.low_freq_factor, ", high_freq_factor is ",
                      s.high_freq_factor, ": expected 0 < low_freq_factor <= high_freq_factor");
   }
+  if (s.kind == longrope) check_factors(s, dim);
   if (s.kind != yarn) return;
   if (!(s.beta_slow > 0 && s.beta_slow <= s.beta_fast)) {
     fail<ValueError>(kName, "beta_slow is ", s.beta_slow, ", beta_fast is ", s.beta_fast,
@@ -71,27 +96,43 @@ void scale_by_yarn(std::vector<double>& frequencies, double dim, double theta,
 
 std::vector<double> rope_frequencies(int64_t dim, double theta, const RopeScaling& scaling) {
   if (dim % 2 != 0 || dim < 0 || !(theta > 0)) {
-    fail<ValueError>("rope_frequencies",
-                     "expected an even dim of 0 or more and a positive theta: given dim ", dim,
-                     ", theta ", theta);
+    fail<ValueError>(kName, "expected an even dim of 0 or more and a positive theta: given dim ",
+                     dim, ", theta ", theta);
   }
-  check_scaling(scaling, theta);
+  check_scaling(scaling, dim, theta);
   std::vector<double> frequencies;
   for (int64_t i = 0; i < dim / 2; ++i) {
     frequencies.push_back(
         std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim)));
   }
-  if (scaling.kind == RopeScaling::Kind::llama3) {
-    for (double& f : frequencies) f = llama3_frequency(f, scaling);
-  } else if (scaling.kind == RopeScaling::Kind::yarn) {
-    scale_by_yarn(frequencies, static_cast<double>(dim), theta, scaling);
+  using enum RopeScaling::Kind;
+  switch (scaling.kind) {
+    case none: break;
+    case linear:
+      for (double& f : frequencies) f /= scaling.factor;
+      break;
+    case llama3:
+      for (double& f : frequencies) f = llama3_frequency(f, scaling);
+      break;
+    case yarn: scale_by_yarn(frequencies, static_cast<double>(dim), theta, scaling); break;
+    case longrope: {
+      const auto& factors = scaling.is_long ? scaling.long_factors : scaling.short_factors;
+      for (size_t i = 0; i < frequencies.size(); ++i) frequencies[i] /= factors[i];
+      break;
+    }
   }
   return frequencies;
 }
 
 double rope_attention_factor(const RopeScaling& s) {
-  if (s.kind != RopeScaling::Kind::yarn) return 1;
+  using enum RopeScaling::Kind;
+  if (s.kind != yarn && s.kind != longrope) return 1;
   if (s.attention_factor > 0) return s.attention_factor;
+  if (s.kind == longrope) {
+    return s.factor > 1 ? std::sqrt(1 + std::log(s.factor) /
+                                            std::log(static_cast<double>(s.original_max_position)))
+                        : 1;
+  }
   const auto of = [&](double mscale) { return 1 + 0.1 * mscale * std::log(s.factor); };
   return s.mscale > 0 && s.mscale_all_dim > 0 ? of(s.mscale) / of(s.mscale_all_dim) : of(1);
 }

@@ -115,6 +115,15 @@ TEST(Rope, ScalingThatContradictsItselfIsAnError) {
   fails(1e4, {.kind = yarn, .factor = 8, .beta_fast = 1, .beta_slow = 32});
   fails(1, {.kind = yarn, .factor = 8});
   fails(1e4, {.kind = yarn, .factor = 8, .attention_factor = -1});
+  fails(1e4, {.kind = linear, .factor = 0.5});
+  const auto of_pairs = [](size_t pairs, double factor) { return std::vector(pairs, factor); };
+  fails(1e4, {.kind = longrope, .short_factors = of_pairs(4, 1), .long_factors = of_pairs(3, 1)});
+  fails(1e4, {.kind = longrope, .short_factors = of_pairs(4, 0), .long_factors = of_pairs(4, 1)});
+  fails(1e4, {.kind = longrope,
+              .factor = 2,
+              .original_max_position = 1,
+              .short_factors = of_pairs(4, 1),
+              .long_factors = of_pairs(4, 1)});
   fails(0, {});
   EXPECT_THROW((void)rope_frequencies(7, 1e4), ValueError);
   EXPECT_THROW((void)rope_tables(-1, 8, 1e4), ValueError);

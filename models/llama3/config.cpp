@@ -25,7 +25,7 @@ std::vector<std::string> Config::conflicts() const {
 }
 
 namespace {
-constexpr RopeScaling kScaling{.kind = RopeScaling::Kind::llama3, .factor = 8};
+const RopeScaling kScaling{.kind = RopeScaling::Kind::llama3, .factor = 8};
 }  // namespace
 
 std::span<const models::Flavor<Config>> flavors() {

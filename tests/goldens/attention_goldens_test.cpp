@@ -75,16 +75,24 @@ TEST_F(AttentionGolden, RopeScaling) {
     const auto given = [&](const char* key) {
       return file_->metadata().contains(case_ + '/' + key) ? number(key) : 0;
     };
-    if (attribute("rope_type") == "llama3") {
+    const std::string type = attribute("rope_type");
+    s.attention_factor = given("attention_factor");
+    if (type == "llama3") {
       s.kind = RopeScaling::Kind::llama3;
       s.low_freq_factor = number("low_freq_factor");
       s.high_freq_factor = number("high_freq_factor");
+    } else if (type == "linear") {
+      s.kind = RopeScaling::Kind::linear;
+    } else if (type == "longrope") {
+      s.kind = RopeScaling::Kind::longrope;
+      s.short_factors = get("short_factor").values();
+      s.long_factors = get("long_factor").values();
+      s.is_long = flag("is_long");
     } else {
       s.kind = RopeScaling::Kind::yarn;
       s.beta_fast = number("beta_fast");
       s.beta_slow = number("beta_slow");
       s.truncate = flag("truncate");
-      s.attention_factor = given("attention_factor");
       s.mscale = given("mscale");
       s.mscale_all_dim = given("mscale_all_dim");
     }

@@ -45,6 +45,9 @@ def rope_scaling(g):
              "original_max_position_embeddings": 8192}
     yarn = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
             "truncate": False, "original_max_position_embeddings": 4096}
+    longrope = {"rope_type": "longrope", "factor": 32.0, "original_max_position_embeddings": 4096,
+                "short_factor": [1 + i / 32 for i in range(16)],
+                "long_factor": [1 + i * i / 4 for i in range(16)]}
     cases = {"llama_3_1": (128, 500000.0, llama), "llama_3_2": (64, 500000.0, llama | {"factor": 32.0}),
              "gpt_oss": (64, 150000.0, yarn),
              "deepseek_v3": (64, 10000.0, yarn | {"factor": 40.0, "truncate": True, "mscale": 1.0,
@@ -52,14 +55,25 @@ def rope_scaling(g):
              "mscale": (32, 10000.0, yarn | {"factor": 40.0, "truncate": True, "mscale": 0.707,
                                              "mscale_all_dim": 0.5}),
              "truncated": (64, 150000.0, yarn | {"truncate": True}),
-             "given_factor": (16, 1000.0, yarn | {"attention_factor": 1.5})}
-    for case, (dim, theta, scaling) in cases.items():
+             "given_factor": (16, 1000.0, yarn | {"attention_factor": 1.5}),
+             "linear": (64, 10000.0, {"rope_type": "linear", "factor": 8.0,
+                                      "original_max_position_embeddings": 8192}),
+             "phi3_short": (32, 10000.0, longrope), "phi3_long": (32, 10000.0, longrope | {"is_long": True}),
+             "longrope_given_factor": (32, 10000.0, longrope | {"attention_factor": 1.25})}
+    for case, (dim, theta, given) in cases.items():
+        scaling = dict(given)
+        is_long = scaling.pop("is_long", False)
         config = LlamaConfig(hidden_size=dim, num_attention_heads=1, head_dim=dim,
                              max_position_embeddings=131072,
                              rope_parameters=scaling | {"rope_theta": theta})
-        frequencies, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, "cpu")
+        length = scaling["original_max_position_embeddings"] + is_long
+        frequencies, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, "cpu", length)
         angle = torch.outer(torch.arange(5.0), frequencies)
         g.put(case, frequencies=frequencies, cos=angle.cos() * factor, sin=angle.sin() * factor)
+        if scaling["rope_type"] == "longrope":
+            for name in ("short_factor", "long_factor"):
+                g.put_f64(case, **{name: torch.tensor(scaling.pop(name), dtype=torch.float64)})
+            g.attrs(case, is_long=is_long)
         g.attrs(case, dim=dim, theta=theta, result=factor, **scaling)
 
 
