@@ -45,9 +45,9 @@ std::string legend() {
   double x = kLeft;
   for (const Look& look : kLooks) {
     svg += bar(x, 20, 14, 12, look.color) + text_at(x + 20, 24, "", look.legend);
-    x += 190;
+    x += 180;
   }
-  return svg;
+  return svg + text_at(x, 24, "", "paler: later stages of a rank");
 }
 
 std::string caption(const DrawnSchedule& drawn) {
