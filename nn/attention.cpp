@@ -23,7 +23,7 @@ Tensor scaled(const Tensor& q, const Tensor& scale) {
 }
 
 // Queries and keys are the same tokens, except cached ones before them.
-AttentionOptions options_of(const AttentionMetadata& m, const KvCache* cache) {
+AttentionOptions options_of(const AttentionMetadata& m, const KvCache* cache, double scale) {
   if (cache && (m.documents.defined() || m.token_positions.defined())) {
     fail<ValueError>(
         "attention",
@@ -32,6 +32,7 @@ AttentionOptions options_of(const AttentionMetadata& m, const KvCache* cache) {
   }
   return {.mask = m.whole_mask(),
           .heads_inner = true,
+          .scale = scale,
           .query_start = cache ? cache->length : 0,
           .query_positions = m.token_positions,
           .key_positions = m.token_positions,
@@ -90,13 +91,18 @@ Attention::Attention(const Config& c)
                      c.n_kv_heads);
   }
   if (c.head_dim < 1) fail<ValueError>("attention", "head_dim ", c.head_dim, " is not positive");
-  if (c.rotary && c.head_dim % 2 != 0) {
+  if (c.rotary && c.rotary_dim == 0 && c.head_dim % 2 != 0) {
     fail<ValueError>("attention", "head_dim ", c.head_dim,
-                     " is not even, but RoPE rotates pairs: set rotary to false");
+                     " is not even, but RoPE rotates pairs: set rotary to false, or rotary_dim");
+  }
+  if (c.rotary_dim % 2 != 0 || c.rotary_dim < 0 || c.rotary_dim > c.head_dim) {
+    fail<ValueError>("attention", "rotary_dim ", c.rotary_dim,
+                     " is not an even number of values of a head of ", c.head_dim);
   }
   if (c.qk_norm_eps > 0) {
-    q_norm.emplace(c.head_dim, c.qk_norm_eps, c.dtype);
-    k_norm.emplace(c.head_dim, c.qk_norm_eps, c.dtype);
+    const auto size = [&](int64_t n) { return c.qk_norm_whole ? n * c.head_dim : c.head_dim; };
+    q_norm.emplace(size(c.n_heads), c.qk_norm_eps, c.dtype);
+    k_norm.emplace(size(c.n_kv_heads), c.qk_norm_eps, c.dtype);
   }
 }
 
@@ -115,31 +121,40 @@ std::string Attention::extra_repr() const {
                 ", head_dim=", config_.head_dim);
 }
 
+Tensor Attention::heads(const Tensor& y) const {
+  return reshape(y, {y.size(0), y.size(1), y.size(2) / config_.head_dim, config_.head_dim});
+}
+
+Tensor Attention::prepared(const Tensor& y, const std::optional<RmsNorm>& norm,
+                           const AttentionMetadata& metadata) const {
+  const bool whole = norm && config_.qk_norm_whole;
+  Tensor z = heads(whole ? (*norm)(y) : y);  // (B, T, heads, D)
+  if (norm && !whole) z = (*norm)(z);
+  if (config_.rotary) {
+    z = rope(z, metadata.cos, metadata.sin,
+             {.halves = config_.rope_halves,
+              .rotary = config_.rotary_dim,
+              .positions = metadata.position_ids});
+  }
+  return config_.qk_l2_norm_eps > 0 ? rms_norm(z, config_.qk_l2_norm_eps) : z;
+}
+
 Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata,
                           KvCache* cache) const {
   if (x.rank() != 3) fail<ShapeError>("attention", "x is ", x.meta(), ", expected (B, T, dim)");
-  const int64_t b = x.size(0), t = x.size(1), d = config_.head_dim;
-  const auto heads = [&](const Tensor& y, int64_t n) { return reshape(y, {b, t, n, d}); };
-  const auto turn = [&](const Tensor& y, const std::optional<RmsNorm>& norm) {
-    Tensor z = norm ? (*norm)(y) : y;
-    if (config_.rotary) {
-      z = rope(z, metadata.cos, metadata.sin,
-               {.halves = config_.rope_halves, .positions = metadata.position_ids});
-    }
-    return config_.qk_l2_norm_eps > 0 ? rms_norm(z, config_.qk_l2_norm_eps) : z;
-  };
   const std::vector<Tensor> qkv = project(x);
-  Tensor q = turn(heads(qkv[0], config_.n_heads), q_norm);     // (B, T, H, D)
-  Tensor k = turn(heads(qkv[1], config_.n_kv_heads), k_norm);  // (B, T, Hkv, D)
-  Tensor v = heads(qkv[2], config_.n_kv_heads);                // (B, T, Hkv, D)
+  Tensor q = prepared(qkv[0], q_norm, metadata);  // (B, T, H, D)
+  Tensor k = prepared(qkv[1], k_norm, metadata);  // (B, T, Hkv, D)
+  Tensor v = heads(qkv[2]);                       // (B, T, Hkv, D)
   if (metadata.query_scale.defined()) q = scaled(q, metadata.query_scale);
   // A copy for backward: with new q and k, a view would keep the bytes of all three.
   if (config_.rotary || q_norm) v = contiguous(v);
-  const AttentionOptions options = options_of(metadata, cache);
+  const AttentionOptions options = options_of(metadata, cache, config_.scale);
   if (cache && !metadata.cut) cache->append(k, v);
-  const Tensor y = metadata.cut ? metadata.cut->attend(q, k, v, {.cache = cache})[0]
-                                : scaled_dot_product_attention(q, k, v, options);
-  return wo(reshape(y, {b, t, config_.n_heads * d}));
+  const Tensor y = metadata.cut
+                       ? metadata.cut->attend(q, k, v, {.scale = config_.scale, .cache = cache})[0]
+                       : scaled_dot_product_attention(q, k, v, options);
+  return wo(reshape(y, {x.size(0), x.size(1), config_.n_heads * config_.head_dim}));
 }
 
 std::vector<Tensor> Attention::project(const Tensor& x) const {

@@ -110,14 +110,19 @@ class TESSERA_API Attention final : public Layer<Attention> {
     bool qkv_bias = false, output_bias = false;  ///< biases of wq, wk and wv; of wo
     bool rotary = true;        ///< RoPE on queries and keys, by the tables of the metadata
     bool rope_halves = false;  ///< pairs (x[i], x[i + D/2]), as Qwen, instead of adjacent ones
-    double qk_norm_eps = 0;    ///< above 0: RMS norms over D of queries and keys, as Qwen 3
+    int64_t rotary_dim = 0;    ///< how many values of a head turn, the first ones; 0: all D
+    double scale = 0;          ///< of scores; 0: 1 / sqrt(D)
+    double qk_norm_eps = 0;    ///< above 0: RMS norms of queries and keys, as Qwen 3
+    /// They are over all heads of a token at once, as OLMo 2's, and not over D.
+    bool qk_norm_whole = false;
     /// Above 0: the same without weights and after RoPE, as Llama 4's "L2 norm".
     double qk_l2_norm_eps = 0;
     /// Queries, keys and values in one matmul, unless wq, wk or wv has hooks.
     bool fused_qkv = true;
     DType dtype = DType::f32;
   };
-  /// ValueError if n_heads is not a multiple of n_kv_heads, or head_dim is odd but rotary.
+  /// ValueError if n_heads is not a multiple of n_kv_heads, or what turns of a head is odd or more
+  /// than head_dim.
   explicit Attention(const Config& config);
   void visit(Visitor& visitor) override;
   [[nodiscard]] std::string extra_repr() const override;
@@ -131,6 +136,10 @@ class TESSERA_API Attention final : public Layer<Attention> {
   [[nodiscard]] Tensor forward(const Tensor& x, const AttentionMetadata& metadata,
                                KvCache* cache = nullptr) const;
   [[nodiscard]] std::vector<Tensor> project(const Tensor& x) const;
+  // Projected y (B, T, heads x D) as (B, T, heads, D), normed and turned.
+  [[nodiscard]] Tensor prepared(const Tensor& y, const std::optional<RmsNorm>& norm,
+                                const AttentionMetadata& metadata) const;
+  [[nodiscard]] Tensor heads(const Tensor& y) const;
   Config config_;
 };
 

@@ -38,6 +38,17 @@ namespace {
 std::string norm_text(const Tensor& weight, double eps) {
   return concat('(', weight.size(0), ",), eps=", eps);
 }
+
+Tensor applied(Nonlinearity f, const Tensor& x) {
+  switch (f) {
+    case Nonlinearity::silu: return silu(x);
+    case Nonlinearity::gelu: return gelu(x);
+    case Nonlinearity::gelu_tanh: return gelu(x, true);
+    case Nonlinearity::relu_squared: break;
+  }
+  const Tensor positive = relu(x);
+  return positive * positive;
+}
 }  // namespace
 
 RmsNorm::RmsNorm(int64_t dim, double eps, DType dtype)
@@ -62,24 +73,29 @@ std::string Dropout::extra_repr() const { return concat("p=", p_); }
 Tensor Dropout::forward(const Tensor& x) const { return dropout(x, p_, is_training()); }
 
 FeedForward::FeedForward(const Config& c)
-    : w1(c.dim, c.hidden, c.gate, c.dtype),
-      w2(c.hidden, c.dim, c.output, c.dtype),
-      w3(c.dim, c.hidden, c.output, c.dtype) {}
+    : w1(c.dim, c.hidden, c.gate, c.dtype, c.bias),
+      w2(c.hidden, c.dim, c.output, c.dtype, c.bias),
+      w3(c.dim, c.hidden, c.output, c.dtype, c.bias),
+      nonlinearity_(c.nonlinearity) {}
 void FeedForward::visit(Visitor& visitor) {
   visitor.child("w1", w1);
   visitor.child("w2", w2);
   visitor.child("w3", w3);
 }
-Tensor FeedForward::forward(const Tensor& x) const { return w2(swiglu(w1(x), w3(x))); }
+Tensor FeedForward::forward(const Tensor& x) const {
+  const Tensor gate = w1(x), up = w3(x);
+  return w2(nonlinearity_ == Nonlinearity::silu ? swiglu(gate, up)
+                                                : applied(nonlinearity_, gate) * up);
+}
 
 Mlp::Mlp(const Config& c)
     : w1(c.dim, c.hidden, c.input, c.dtype, c.bias),
       w2(c.hidden, c.dim, c.output, c.dtype, c.bias),
-      tanh_approximation_(c.tanh_approximation) {}
+      nonlinearity_(c.nonlinearity) {}
 void Mlp::visit(Visitor& visitor) {
   visitor.child("w1", w1);
   visitor.child("w2", w2);
 }
-Tensor Mlp::forward(const Tensor& x) const { return w2(gelu(w1(x), tanh_approximation_)); }
+Tensor Mlp::forward(const Tensor& x) const { return w2(applied(nonlinearity_, w1(x))); }
 
 }  // namespace tessera::nn

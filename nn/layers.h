@@ -115,7 +115,15 @@ class TESSERA_API Gelu final : public Layer<Gelu> {
   bool tanh_approximation_;
 };
 
-/// w2(silu(w1 x) * w3 x) (Shazeer, 2020). x (..., dim) -> (..., dim).
+/// The nonlinear function of a feed-forward layer.
+enum class Nonlinearity : uint8_t {
+  silu,
+  gelu,
+  gelu_tanh,    ///< its tanh approximation, as GPT-2 and Gemma
+  relu_squared  ///< relu(x)^2 (So et al., Primer, 2021)
+};
+
+/// w2(f(w1 x) * w3 x) (Shazeer, 2020), where f is silu unless said. x (..., dim) -> (..., dim).
 class TESSERA_API FeedForward final : public Layer<FeedForward> {
  public:
   struct Config {
@@ -123,6 +131,8 @@ class TESSERA_API FeedForward final : public Layer<FeedForward> {
     Init gate = Init::truncated_normal(0.02);  ///< of w1
     Init output = gate;                        ///< of w2 and w3
     DType dtype = DType::f32;
+    bool bias = false;  ///< of w1, w2 and w3
+    Nonlinearity nonlinearity = Nonlinearity::silu;
   };
   explicit FeedForward(const Config& config);
   void visit(Visitor& visitor) override;
@@ -132,9 +142,10 @@ class TESSERA_API FeedForward final : public Layer<FeedForward> {
  private:
   friend class Layer<FeedForward>;
   [[nodiscard]] Tensor forward(const Tensor& x) const;
+  Nonlinearity nonlinearity_;
 };
 
-/// w2(gelu(w1 x)), the feed-forward of GPT-2. x (..., dim) -> (..., dim).
+/// w2(f(w1 x)), where f is gelu unless said. x (..., dim) -> (..., dim).
 class TESSERA_API Mlp final : public Layer<Mlp> {
  public:
   struct Config {
@@ -142,7 +153,7 @@ class TESSERA_API Mlp final : public Layer<Mlp> {
     Init input = Init::truncated_normal(0.02);  ///< of w1
     Init output = input;                        ///< of w2
     bool bias = true;                           ///< of w1 and w2
-    bool tanh_approximation = false;            ///< of gelu, as GPT-2
+    Nonlinearity nonlinearity = Nonlinearity::gelu;
     DType dtype = DType::f32;
   };
   explicit Mlp(const Config& config);
@@ -153,7 +164,7 @@ class TESSERA_API Mlp final : public Layer<Mlp> {
  private:
   friend class Layer<Mlp>;
   [[nodiscard]] Tensor forward(const Tensor& x) const;
-  bool tanh_approximation_;
+  Nonlinearity nonlinearity_;
 };
 
 }  // namespace tessera::nn

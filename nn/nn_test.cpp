@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/assign/assign.h"
+#include "tessera/kernels/attention/attention.h"
 #include "tessera/kernels/index_select/index_select.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
+#include "tessera/kernels/rms_norm/rms_norm.h"
 #include "tessera/kernels/views/views.h"
 #include "tessera/nn/attention.h"
 #include "tessera/nn/fused_linear.h"
@@ -12,6 +14,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -198,6 +201,53 @@ TEST_F(NnTest, AttentionScalesQueriesAndNormsThemWithoutWeights) {
   }
 }
 
+// Against the ops: a part of each head turns, scores have a scale of their own, and norms are over
+// each head or over all heads of a token.
+TEST_F(NnTest, AttentionTurnsAPartOfAHeadAndNormsHeadsOrAllOfThem) {
+  constexpr DType kWide = DType::f64;
+  const Tensor x = normal({2, 5, 15}, {7, 1}, 0, 1, kWide);
+  const AttentionMetadata metadata = causal_metadata(5, 4, 100, 0, {}, kWide);
+  for (const bool whole : {false, true}) {
+    Attention m({.dim = 15,
+                 .n_heads = 4,
+                 .n_kv_heads = 2,
+                 .head_dim = 7,
+                 .input = Init::normal(0.5),
+                 .rope_halves = whole,
+                 .rotary_dim = 4,
+                 .scale = 0.3,
+                 .qk_norm_eps = 1e-5,
+                 .qk_norm_whole = whole,
+                 .dtype = kWide});
+    initialize(m, 1);
+    for (RmsNorm* norm : {&*m.q_norm, &*m.k_norm})
+      assign_(norm->weight.detach(), normal(norm->weight.shape(), {9, 1}, 0, 1, kWide));
+    EXPECT_EQ(m.q_norm->weight.numel(), whole ? 28 : 7);
+    EXPECT_EQ(m.k_norm->weight.numel(), whole ? 14 : 7);
+    const auto prepared = [&](const Linear& w, const RmsNorm& norm, int64_t heads) {
+      const Shape shape{2, 5, heads, 7};
+      const Tensor y = linear(x, w.weight);
+      const Tensor z = whole ? reshape(rms_norm(y, norm.weight, 1e-5), shape)
+                             : rms_norm(reshape(y, shape), norm.weight, 1e-5);
+      return rope(z, metadata.cos, metadata.sin, {.halves = whole, .rotary = 4});
+    };
+    const Tensor y = scaled_dot_product_attention(
+        prepared(m.wq, *m.q_norm, 4), prepared(m.wk, *m.k_norm, 2),
+        reshape(linear(x, m.wv.weight), {2, 5, 2, 7}),
+        {.mask = AttentionMask::causal(), .heads_inner = true, .scale = 0.3});
+    const Tensor expected = linear(reshape(y, {2, 5, 28}), m.wo.weight);
+    for (double v : (m(x, metadata) - expected).values()) EXPECT_NEAR(v, 0, 1e-12);
+    const NoGrad guard;
+    KvCache cache{.capacity = 5};
+    Tensor last;
+    for (int64_t t = 0; t < 5; ++t) {
+      last =
+          m(contiguous(slice(x, 1, {t, t + 1})), causal_metadata(1, 4, 100, t, {}, kWide), &cache);
+    }
+    for (double v : (last - slice(expected, 1, {4, 5})).values()) EXPECT_NEAR(v, 0, 1e-12);
+  }
+}
+
 TEST_F(NnTest, TemperatureGrowsWithTheLogarithmOfThePosition) {
   const std::vector<double> all = query_temperature(7, 0, 3, 0.5, DType::f64).values();
   const std::vector<double> expected{0, 0, 1, 1, 1, 2, 2};  // whole steps of three
@@ -257,19 +307,46 @@ TEST_F(NnTest, BiasesOfAFusedLinearAreAddedOnce) {
   }
 }
 
-TEST_F(NnTest, MlpIsGeluBetweenTwoLinears) {
-  for (bool tanh_approximation : {false, true}) {
-    Mlp m({.dim = 4,
-           .hidden = 6,
-           .input = Init::normal(0.5),
-           .tanh_approximation = tanh_approximation});
+struct Function {
+  Nonlinearity name;
+  Tensor (*of)(const Tensor&);
+};
+constexpr std::array<Function, 4> kFunctions{
+    {{Nonlinearity::silu, [](const Tensor& x) { return silu(x); }},
+     {Nonlinearity::gelu, [](const Tensor& x) { return gelu(x); }},
+     {Nonlinearity::gelu_tanh, [](const Tensor& x) { return gelu(x, true); }},
+     {Nonlinearity::relu_squared, [](const Tensor& x) { return relu(x) * relu(x); }}}};
+
+TEST_F(NnTest, MlpIsANonlinearityBetweenTwoLinears) {
+  for (const auto& [name, function] : kFunctions) {
+    Mlp m({.dim = 4, .hidden = 6, .input = Init::normal(0.5), .nonlinearity = name});
     initialize(m, 1);
     assign_(m.w1.bias.detach(), normal({6}, {7, 2}));
     assign_(m.w2.bias.detach(), normal({4}, {7, 3}));
     EXPECT_EQ(parameter_count(m), 2 * 24 + 6 + 4);
     const Tensor x = normal({2, 3, 4}, {7, 1});
-    const Tensor hidden = gelu(linear(x, m.w1.weight) + m.w1.bias, tanh_approximation);
+    const Tensor hidden = function(linear(x, m.w1.weight) + m.w1.bias);
     EXPECT_EQ(m(x).values(), (linear(hidden, m.w2.weight) + m.w2.bias).values());
+  }
+}
+
+TEST_F(NnTest, FeedForwardGatesByItsNonlinearity) {
+  for (const auto& [name, function] : kFunctions) {
+    FeedForward m({.dim = 4,
+                   .hidden = 6,
+                   .gate = Init::normal(0.5),
+                   .dtype = DType::f64,
+                   .bias = true,
+                   .nonlinearity = name});
+    initialize(m, 1);
+    uint64_t stream = 0;
+    for (Linear* l : {&m.w1, &m.w2, &m.w3})
+      assign_(l->bias.detach(), normal(l->bias.shape(), {7, ++stream}, 0, 1, DType::f64));
+    EXPECT_EQ(parameter_count(m), 3 * 24 + 2 * 6 + 4);
+    const Tensor x = normal({2, 3, 4}, {8, 1}, 0, 1, DType::f64);
+    const auto of = [](const Linear& l, const Tensor& y) { return linear(y, l.weight) + l.bias; };
+    const Tensor expected = of(m.w2, function(of(m.w1, x)) * of(m.w3, x));
+    for (double v : (m(x) - expected).values()) EXPECT_NEAR(v, 0, 1e-14);
   }
 }
 
@@ -283,6 +360,12 @@ TEST_F(NnTest, EveryParameterGetsAGradient) {
 TEST_F(NnTest, BadConfigurationsAreNamed) {
   EXPECT_THROW(Attention({.dim = 16, .n_heads = 4, .n_kv_heads = 3, .head_dim = 4}), ValueError);
   EXPECT_THROW(Attention({.dim = 16, .n_heads = 4, .n_kv_heads = 2, .head_dim = 3}), ValueError);
+  for (const int64_t rotary_dim : {-2, 3, 6}) {
+    EXPECT_THROW(
+        Attention(
+            {.dim = 16, .n_heads = 4, .n_kv_heads = 2, .head_dim = 4, .rotary_dim = rotary_dim}),
+        ValueError);
+  }
   Attention m = attention();
   initialize(m, 1);
   EXPECT_THROW((void)m(normal({3, 16}, {7, 1}), causal_metadata(3, 4, 10000)), ShapeError);

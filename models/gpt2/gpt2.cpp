@@ -40,7 +40,7 @@ Block::Block(const Config& c)
                     .hidden = c.ffn_dim(),
                     .input = Init::normal(kStd),
                     .output = residual_init(c),
-                    .tanh_approximation = true,
+                    .nonlinearity = nn::Nonlinearity::gelu_tanh,
                     .dtype = c.dtype}),
       attention_norm(c.dim, c.norm_eps, c.dtype),
       ffn_norm(c.dim, c.norm_eps, c.dtype),
