@@ -28,7 +28,7 @@ template <int kPack, bool kCentred, class T> __global__ void row_sums(NormRows<T
     for (int64_t i = threadIdx.x * kPack; i < a.d; i += blockDim.x * kPack) {
       const auto x = load_pack<kPack>(a.x + row * a.d + i),
                  dy = load_pack<kPack>(a.dy + row * a.d + i);
-      add_to_sums<kCentred>(sums, x, dy, weights_at<kPack>(a.weight, i), mean, rstd);
+      add_to_sums<kCentred>(sums, x, dy, weights_at<kPack>(a.weight, i, a.offset), mean, rstd);
     }
     join_row(sums, shared[turn]);
     if (threadIdx.x != 0) continue;
@@ -85,7 +85,7 @@ __device__ __forceinline__ void write_row(const NormRows<T>& a, int64_t row,
     if (!columns.has(p)) continue;
     const int64_t at = row * a.d + columns.at(p);
     const auto x = load_pack<kPack>(a.x + at), dy = load_pack<kPack>(a.dy + at);
-    const auto weight = weights_at<kPack>(a.weight, columns.at(p));
+    const auto weight = weights_at<kPack>(a.weight, columns.at(p), a.offset);
     Pack<T, kPack> to;
 #pragma unroll
     for (int e = 0; e < kPack; ++e) {

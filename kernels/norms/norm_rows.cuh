@@ -12,26 +12,32 @@ namespace tessera {
 /// made ahead.
 inline constexpr int kRowThreads = 512;
 
+/// Added to weights that have no offset: -0, so that zeros keep their signs too.
+inline constexpr double kNoOffset = -0.0;
+
 /// Row-major: x, dy, more and dx (rows, d), weight (d), mean and rstd (rows). A weight that is null
-/// is 1. `more`, which is added to dx, may be null, and mean is null where nothing is centred.
+/// is 1; `offset` is added to others. `more`, which is added to dx, may be null, and mean is null
+/// where nothing is centred.
 template <class T> struct NormRows {
   using C = compute_t<T>;
   const T *x, *weight, *dy, *more;
   const C *mean, *rstd;
   T* dx;
   int64_t rows, d;
+  C offset = kNoOffset;
   C* sums = nullptr;   // (sums, rows), of rows in slabs
   C* parts = nullptr;  // (gradients, chunks, d)
 };
 
-/// A weight that is not given is 1.
+/// A weight that is not given is 1, whatever the offset.
 template <int kPack, class T>
-__device__ __forceinline__ Pack<compute_t<T>, kPack> weights_at(const T* weight, int64_t i) {
+__device__ __forceinline__ Pack<compute_t<T>, kPack> weights_at(const T* weight, int64_t i,
+                                                                compute_t<T> offset) {
   Pack<compute_t<T>, kPack> w;
   if (weight) {
     const auto given = load_pack<kPack>(weight + i);
 #pragma unroll
-    for (int e = 0; e < kPack; ++e) w.v[e] = static_cast<compute_t<T>>(given.v[e]);
+    for (int e = 0; e < kPack; ++e) w.v[e] = static_cast<compute_t<T>>(given.v[e]) + offset;
   } else {
 #pragma unroll
     for (int e = 0; e < kPack; ++e) w.v[e] = 1;
@@ -126,7 +132,7 @@ template <class T, int kPack, int kPacks> struct RowPart {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       if (!columns.has(p)) continue;
-      const auto weight = weights_at<kPack>(a.weight, columns.at(p));
+      const auto weight = weights_at<kPack>(a.weight, columns.at(p), a.offset);
       add_to_sums<kCentred>(sums, x[p], dy[p], weight, mean, rstd);
     }
   }

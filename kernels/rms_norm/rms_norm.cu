@@ -17,8 +17,8 @@ void RmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
   if (y[1].numel() == 0) return;
   const Tensor x = row_major(in[0], stream), weight = row_major_if_given(in[1], stream);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    rms_norm_cuda::forward<T, kTuning.bytes>(x, {}, weight, y[0], {}, y[1], eps, stream,
-                                             kTuning.threads);
+    rms_norm_cuda::forward<T, kTuning.bytes>(x, {}, weight, y[0], {}, y[1], eps, weight_offset,
+                                             stream, kTuning.threads);
   });
 }
 
@@ -27,8 +27,8 @@ void AddRmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor x = row_major(in[0], stream), residual = row_major(in[1], stream),
                weight = row_major(in[2], stream);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    rms_norm_cuda::forward<T, kTuning.bytes>(x, residual, weight, y[0], y[1], y[2], eps, stream,
-                                             kTuning.threads);
+    rms_norm_cuda::forward<T, kTuning.bytes>(x, residual, weight, y[0], y[1], y[2], eps,
+                                             weight_offset, stream, kTuning.threads);
   });
 }
 
@@ -38,8 +38,8 @@ void RmsNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   const Tensor rstd = row_major(in[2], stream), dy = row_major(in[3], stream);
   const Tensor more = in.size() > 4 ? row_major_if_given(in[4], stream) : Tensor();
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
-    rms_norm_cuda::backward<T, kTuning.bytes>(x, weight, rstd, dy, more, y[0], y[1], stream,
-                                              kTuning.threads);
+    rms_norm_cuda::backward<T, kTuning.bytes>(x, weight, rstd, dy, more, y[0], y[1], weight_offset,
+                                              stream, kTuning.threads);
   });
 }
 

@@ -15,7 +15,8 @@ inline constexpr Tuning kTuning{16, 256};
 // With a residual, its sum with x, rounded, is written to `sum` and is what is normalised.
 template <int kPack, class T>
 __global__ void forward_kernel(const T* x, const T* residual, const T* weight, T* y, T* sum,
-                               compute_t<T>* rstd, int64_t rows, int64_t d, compute_t<T> eps) {
+                               compute_t<T>* rstd, int64_t rows, int64_t d, compute_t<T> eps,
+                               compute_t<T> offset) {
   using C = compute_t<T>;
   auto& shared = block_shared<C[32]>();
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -42,7 +43,7 @@ __global__ void forward_kernel(const T* x, const T* residual, const T* weight, T
     const T* from = residual ? sum : x;  // each thread reads what it wrote itself
     for (int64_t i = threadIdx.x * kPack; i < d; i += blockDim.x * kPack) {
       auto v = load_pack<kPack>(from + row * d + i);
-      const auto w = weights_at<kPack>(weight, i);
+      const auto w = weights_at<kPack>(weight, i, offset);
 #pragma unroll
       for (int e = 0; e < kPack; ++e) v.v[e] = static_cast<T>(static_cast<C>(v.v[e]) * r * w.v[e]);
       store_pack(y + row * d + i, v);
@@ -54,6 +55,11 @@ template <class T> T* data_or_null(const Tensor& x) {
   return x.defined() ? x.device_data<T>() : nullptr;
 }
 
+// The offset as a kernel adds it.
+template <class T> compute_t<T> addend_of(double offset) {
+  return static_cast<compute_t<T>>(offset == 0 ? kNoOffset : offset);
+}
+
 // Blocks of at most `threads` threads for rows of d elements.
 template <int kPack> unsigned row_threads(int64_t d, int threads) {
   return static_cast<unsigned>(threads_for(ceil_div(d, kPack), threads));
@@ -62,13 +68,14 @@ template <int kPack> unsigned row_threads(int64_t d, int threads) {
 // y and, with a residual, sum; rstd. All row-major, weight and residual may be undefined.
 template <class T, int bytes>
 void forward(const Tensor& x, const Tensor& residual, const Tensor& weight, const Tensor& y,
-             const Tensor& sum, const Tensor& rstd, double eps, Stream stream, int threads) {
+             const Tensor& sum, const Tensor& rstd, double eps, double offset, Stream stream,
+             int threads) {
   const int64_t rows = rstd.numel(), d = x.shape().back();
   const auto run = [&]<int kPack>() {
     launch(forward_kernel<kPack, T>, blocks_for(rows, 1), row_threads<kPack>(d, threads), 0, stream,
            x.device_data<T>(), data_or_null<T>(residual), data_or_null<T>(weight),
            y.device_data<T>(), data_or_null<T>(sum), rstd.device_data<compute_t<T>>(), rows, d,
-           static_cast<compute_t<T>>(eps));
+           static_cast<compute_t<T>>(eps), addend_of<T>(offset));
   };
   with_pack<bytes>(d % kPackOf<T, bytes> == 0, run, x.device_data<T>(), data_or_null<T>(residual),
                    data_or_null<T>(weight), y.device_data<T>(), data_or_null<T>(sum));
@@ -77,8 +84,8 @@ void forward(const Tensor& x, const Tensor& residual, const Tensor& weight, cons
 // dx and dweight; `more` may be undefined.
 template <class T, int bytes>
 void backward(const Tensor& x, const Tensor& weight, const Tensor& rstd, const Tensor& dy,
-              const Tensor& more, const Tensor& dx, const Tensor& dweight, Stream stream,
-              int threads) {
+              const Tensor& more, const Tensor& dx, const Tensor& dweight, double offset,
+              Stream stream, int threads) {
   const NormRows<T> rows{.x = x.device_data<T>(),
                          .weight = data_or_null<T>(weight),
                          .dy = dy.device_data<T>(),
@@ -87,7 +94,8 @@ void backward(const Tensor& x, const Tensor& weight, const Tensor& rstd, const T
                          .rstd = rstd.device_data<compute_t<T>>(),
                          .dx = dx.device_data<T>(),
                          .rows = rstd.numel(),
-                         .d = x.shape().back()};
+                         .d = x.shape().back(),
+                         .offset = addend_of<T>(offset)};
   norm_backward<bytes, false>(rows, dweight.device_data<T>(), static_cast<T*>(nullptr), x.device(),
                               stream, threads);
 }

@@ -21,15 +21,15 @@ void sweep_rms_norm(Sweep& sweep) {
        variants_of<2, 8, 16>(rms_norm_cuda::kTuning, {64, 128, 256}, [](auto bytes, int threads) {
          return [threads](Tensors in, Outputs out, Stream stream) {
            rms_norm_cuda::forward<bf16, decltype(bytes)::value>(in[0], {}, in[1], out[0], {},
-                                                                out[1], 1e-5, stream, threads);
+                                                                out[1], 1e-5, 0, stream, threads);
          };
        })});
   sweep.push_back(
       {"rms_norm_backward", backward,
        variants_of<2, 8, 16>(rms_norm_cuda::kTuning, {128, 256, 512}, [](auto bytes, int threads) {
          return [threads](Tensors in, Outputs out, Stream stream) {
-           rms_norm_cuda::backward<bf16, decltype(bytes)::value>(in[0], in[1], in[2], in[3], {},
-                                                                 out[0], out[1], stream, threads);
+           rms_norm_cuda::backward<bf16, decltype(bytes)::value>(
+               in[0], in[1], in[2], in[3], {}, out[0], out[1], 0, stream, threads);
          };
        })});
 }
