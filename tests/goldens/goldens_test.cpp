@@ -37,7 +37,7 @@ TEST_F(Golden, Softmax) {
 
 TEST_F(Golden, RmsNorm) {
   each("rms_norm", {"x", "weight"}, [&](const X& x) -> Results {
-    return {{"y", rms_norm(x[0], x[1], number("eps"))}};
+    return {{"y", rms_norm(x[0], x[1], number("eps"), number("weight_offset"))}};
   });
 }
 

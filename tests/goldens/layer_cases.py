@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Golden cases of what transformer layers are made of. ROOMS: file name to the function that fills it."""
+from unittest import mock
+
 import torch
 import torch.nn.functional as F
 
@@ -16,20 +18,32 @@ def softmax(g):
              dim=-1)
 
 
+def gemma_norm(x, weight, eps):
+    """GemmaRMSNorm of transformers, whose casts to f32 are casts to f64 here."""
+    from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+    norm = GemmaRMSNorm(weight.shape[0], eps)
+    with mock.patch.object(torch.Tensor, "float", torch.Tensor.double):
+        return torch.func.functional_call(norm, {"weight": weight}, (x,))
+
+
 def rms_norm(g):
     eps = 1e-5
 
     def fn(x, weight):
         return F.rms_norm(x, weight.shape, weight, eps)
 
-    def inputs(*shape, dtype=torch.float32, scale=1.0):
+    def inputs(*shape, dtype=torch.float32, scale=1.0, shift=1.0):
         return {"x": g.randn(*shape, dtype=dtype, scale=scale),
-                "weight": g.randn(shape[-1], dtype=dtype, scale=0.2, shift=1.0)}
+                "weight": g.randn(shape[-1], dtype=dtype, scale=0.2, shift=shift)}
 
-    g.record("f32", fn, inputs(1, 3, 40), eps=eps)
-    g.record("odd", fn, inputs(5, 37), eps=eps)
-    g.record("small", fn, inputs(4, 16, scale=1e-3), eps=eps)  # here eps is felt
-    g.record("bf16", fn, inputs(2, 2, 24, dtype=BF16), dy_dtype=BF16, eps=eps)
+    plain = {"eps": eps, "weight_offset": 0}
+    g.record("f32", fn, inputs(1, 3, 40), **plain)
+    g.record("odd", fn, inputs(5, 37), **plain)
+    g.record("small", fn, inputs(4, 16, scale=1e-3), **plain)  # here eps is felt
+    g.record("bf16", fn, inputs(2, 2, 24, dtype=BF16), dy_dtype=BF16, **plain)
+    for case, dtype in (("gemma", torch.float32), ("gemma_bf16", BF16)):
+        g.record(case, lambda x, weight: gemma_norm(x, weight, eps),
+                 inputs(3, 21, dtype=dtype, shift=0.0), dy_dtype=dtype, eps=eps, weight_offset=1)
 
 
 def rope(g):
