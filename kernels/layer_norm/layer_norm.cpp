@@ -16,13 +16,14 @@ namespace {
 void check(std::string_view name, DTypeSet dtypes, Metas in, size_t parameters) {
   const TensorMeta& x = in[0];
   if (!dtypes.has(x.dtype)) fail<DTypeError>(name, "x must be of ", dtypes, ": given ", x);
+  if (x.shape.rank() < 1) fail<ShapeError>(name, "x is ", x, ", expected (..., d)");
   for (size_t i = 1; i <= parameters; ++i) {
-    if (!in.has(i) && i == 2) continue;
+    if (!in.has(i)) continue;
     const char* what = i == 1 ? "weight" : "bias";
     if (in[i].dtype != x.dtype)
       fail<DTypeError>(name, what, " must have the dtype of x: x is ", x, ", ", what, " is ", in[i],
                        "; cast one");
-    if (x.shape.rank() < 1 || in[i].shape.rank() != 1 || in[i].shape[0] != x.shape.back())
+    if (in[i].shape.rank() != 1 || in[i].shape[0] != x.shape.back())
       fail<ShapeError>(name, what, " must be (d) for x (..., d): x is ", x, ", ", what, " is ",
                        in[i]);
   }
@@ -30,6 +31,13 @@ void check(std::string_view name, DTypeSet dtypes, Metas in, size_t parameters) 
 
 TensorMeta row_statistic(const TensorMeta& x) {
   return {x.shape.without(x.shape.rank() - 1), compute_dtype(x.dtype), x.device};
+}
+
+// A parameter in the dtype of computation; `absent` where there is none.
+template <class T>
+void load_parameter(const Tensor& parameter, compute_t<T> absent, int64_t n, compute_t<T>* wide) {
+  if (parameter.defined()) rows::load(parameter.data<T>(), Rows(parameter, 0).stride, n, wide);
+  else std::fill_n(wide, n, absent);
 }
 
 }  // namespace
@@ -48,20 +56,18 @@ ShardingRule LayerNorm::sharding(Metas in) const {
 
 void LayerNorm::cpu(Tensors in, Outputs y) const {
   const Tensor& x = in[0];
-  const bool biased = in.size() > 2 && in[2].defined();
   if (y[1].numel() == 0) return;
   dispatch<kFloats>(x.dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    const Rows from(x, x.rank() - 1), ws(in[1], 0), bs(biased ? in[2] : in[1], 0);
+    const Rows from(x, x.rank() - 1);
     const int64_t n = from.n;
-    const T *src = x.data<T>(), *w = in[1].data<T>(), *b = biased ? in[2].data<T>() : nullptr;
+    const T* src = x.data<T>();
     T* dst = y[0].data<T>();
     C *means = y[1].data<C>(), *rstd = y[2].data<C>();
     const Tensor parameters = empty({2, n}, dtype_of<C>);
     C *weight = parameters.data<C>(), *bias = weight + n;
-    rows::load(w, ws.stride, n, weight);
-    if (b) rows::load(b, bs.stride, n, bias);
-    else std::fill_n(bias, n, C(0));
+    load_parameter<T>(in[1], 1, n, weight);
+    load_parameter<T>(in.size() > 2 ? in[2] : Tensor(), 0, n, bias);
     for_each_row<C>(from.count, n, 1, [&](int64_t row, C* buffer, int64_t) {
       simd([&]() TESSERA_LAMBDA {
         const C* values = rows::read(src + from.offset(row), from.stride, n, buffer);
@@ -88,9 +94,11 @@ Grads LayerNorm::vjp(const Saved& s, const Grads& dy, Needs) const {
                           " has no gradient, backward alone reads it: given dy of ", dy[i].meta());
   }
   if (!dy[0].defined()) return Grads(s.inputs());
+  const bool weighted = s.has_input(1);
   auto [dx, dweight, dbias] =
-      call(LayerNormBackward{}, {s.input(0), s.input(1), s.output(1), s.output(2), dy[0]});
-  Grads out{dx, dweight};
+      call(LayerNormBackward{},
+           {s.input(0), weighted ? s.input(1) : Tensor(), s.output(1), s.output(2), dy[0]});
+  Grads out{dx, weighted ? dweight : Tensor()};
   if (s.inputs() > 2) out.push_back(s.has_input(2) ? dbias : Tensor());
   return out;
 }
@@ -103,6 +111,8 @@ std::vector<Sample<LayerNorm>> LayerNorm::samples() {
       {LayerNorm{}, {arg({5}), arg({5}), no_arg()}},
       {LayerNorm{}, {arg({5, 70}), arg({70}), no_arg()}},
       {LayerNorm{}, {arg({3, 300}), arg({300}), arg({300})}},
+      {LayerNorm{}, {arg({5, 7}), no_arg(), no_arg()}},
+      {LayerNorm{}, {arg({3, 300}), no_arg(), arg({300})}},
       known(LayerNorm{0.1}, {x, weight, arg({3}).listed({0.25, 1, -1})},
             {{-0.7862555203016797, 1.5181277601508398, -0.3523402998114503, 1.2034625892455924,
               3.38365647311398, -0.8808171763443009},
@@ -113,12 +123,18 @@ std::vector<Sample<LayerNorm>> LayerNorm::samples() {
               2.6725780576272533, 0.13362890288136264},
              {2.3333333333333335, -0.16666666666666666},
              {0.8017811485877232, 1.6035468345763522}}),
+      known(LayerNorm{0.1}, {x, no_arg(), arg({3}).listed({0.25, 1, -1})},
+            {{-0.7862555203016797, 0.74093611992458, 0.2953194003770993, 1.2034625892455924,
+              -0.19182823655699016, -0.7616343526886019},
+             {2.3333333333333335, -0.16666666666666666},
+             {0.7771916402262596, 1.4301938838683883}}),
       timed(LayerNorm{}, {arg({8, 512, 256}), arg({256}), arg({256})}),
       bad(LayerNorm{}, {arg({4, 6}), arg({5}), arg({6})}, "ShapeError"),
       bad(LayerNorm{}, {arg({4, 6}), arg({6}), arg({4, 6})}, "ShapeError"),
       bad(LayerNorm{}, {arg({4, 6}).as(DType::f32), arg({6}).as(DType::bf16), no_arg()},
           "DTypeError"),
       bad(LayerNorm{-1}, {arg({4, 6}), arg({6}), arg({6})}, "ValueError"),
+      bad(LayerNorm{}, {arg({}), no_arg(), no_arg()}, "ShapeError"),
   };
 }
 
@@ -132,7 +148,8 @@ MetaList LayerNormBackward::meta(Metas in) const {
   }
   if (!(in[4].shape == in[0].shape) || in[4].dtype != in[0].dtype)
     fail<ShapeError>(name, "dy must be like x: x is ", in[0], ", dy is ", in[4]);
-  return {in[0], in[1], in[1]};
+  const TensorMeta parameter{Shape{in[0].shape.back()}, in[0].dtype, in[0].device};
+  return {in[0], parameter, parameter};
 }
 
 ShardingRule LayerNormBackward::sharding(Metas in) const {
@@ -145,7 +162,7 @@ void LayerNormBackward::cpu(Tensors in, Outputs y) const {
   const int last = x.rank() - 1;
   dispatch<kFloats>(x.dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    const Rows xs(x, last), gs(dy, last), ws(in[1], 0);
+    const Rows xs(x, last), gs(dy, last);
     const int64_t n = xs.n, count = xs.count;
     // Sums over rows: partial ones over at most 16 runs, cut the same way whatever the threads.
     const int64_t run = std::max<int64_t>(16, (count + 15) / 16),
@@ -155,13 +172,13 @@ void LayerNormBackward::cpu(Tensors in, Outputs y) const {
     const Tensor mean = contiguous(in[2].detach()), rstd = contiguous(in[3].detach());
     C* parts = partial.data<C>();
     const C *m_data = mean.data<C>(), *r_data = rstd.data<C>();
-    const T *x_data = x.data<T>(), *g_data = dy.data<T>(), *w = in[1].data<T>();
+    const T *x_data = x.data<T>(), *g_data = dy.data<T>();
     T* dst = y[0].data<T>();
     parallel_for(runs, 1, [&](int64_t part, int64_t) {
       simd([&]() TESSERA_LAMBDA {
         C *dw = parts + part * 5 * padded, *db = dw + padded, *p = db + padded, *g = p + padded,
           *weight = g + padded;
-        rows::load(w, ws.stride, n, weight);
+        load_parameter<T>(in[1], 1, n, weight);
         for (int64_t i = 0; i < n; ++i) dw[i] = db[i] = 0;
         for (int64_t row = part * run; row < std::min(count, (part + 1) * run); ++row) {
           const C m = m_data[row], r = r_data[row];
@@ -202,7 +219,9 @@ std::vector<Sample<LayerNormBackward>> LayerNormBackward::samples() {
     return std::vector<Arg>{arg(x), arg({x.back()}), arg(rows).statistic(),
                             arg(rows).uniform(0.5, 1.5).statistic(), arg(x)};
   };
-  auto wrong = operands({5, 7}), wide = operands({5, 7});
+  auto wrong = operands({5, 7}), wide = operands({5, 7}), of_ones = operands({2, 5, 7}),
+       wide_of_ones = operands({9, 2051});
+  of_ones[1] = wide_of_ones[1] = no_arg();
   wrong[4] = arg({5, 6});
   wide[2] = arg({5, 7}).statistic();
   return {
@@ -215,6 +234,8 @@ std::vector<Sample<LayerNormBackward>> LayerNormBackward::samples() {
       {LayerNormBackward{}, operands({20, 1028})},
       {LayerNormBackward{}, operands({9, 2051})},  // more columns than a block has registers for
       {LayerNormBackward{}, operands({9, 4104})},
+      {LayerNormBackward{}, of_ones},
+      {LayerNormBackward{}, wide_of_ones},
       known(LayerNormBackward{},
             {arg({2, 3}).listed({1, 2, 4, 0.5, -1, 0}), arg({3}).listed({1, -2, 0.5}),
              arg({2}).listed({2.3333333333333335, -0.16666666666666666}).statistic(),

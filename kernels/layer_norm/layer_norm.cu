@@ -28,8 +28,10 @@ __global__ void forward_kernel(const T* x, const T* weight, const T* bias, T* y,
       rstd[row] = r;
     }
     for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
-      const C v = (static_cast<C>(x[row * d + i]) - mean) * r * static_cast<C>(weight[i]);
-      y[row * d + i] = static_cast<T>(bias ? v + static_cast<C>(bias[i]) : v);
+      C v = (static_cast<C>(x[row * d + i]) - mean) * r;
+      if (weight) v *= static_cast<C>(weight[i]);
+      if (bias) v += static_cast<C>(bias[i]);
+      y[row * d + i] = static_cast<T>(v);
     }
   }
 }
@@ -38,26 +40,26 @@ __global__ void forward_kernel(const T* x, const T* weight, const T* bias, T* y,
 
 void LayerNorm::cuda(Tensors in, Outputs y, Stream stream) const {
   if (y[1].numel() == 0) return;
-  const Tensor x = row_major(in[0], stream), weight = row_major(in[1], stream);
-  const Tensor bias = in.size() > 2 && in[2].defined() ? row_major(in[2], stream) : Tensor();
+  const Tensor x = row_major(in[0], stream), weight = row_major_if_given(in[1], stream),
+               bias = in.size() > 2 ? row_major_if_given(in[2], stream) : Tensor();
   const int64_t d = x.shape().back(), rows = y[1].numel();
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     launch(forward_kernel<T>, blocks_for(rows, 1), threads_for(d), 0, stream, x.device_data<T>(),
-           weight.device_data<T>(), bias.defined() ? bias.device_data<T>() : nullptr,
-           y[0].device_data<T>(), y[1].device_data<compute_t<T>>(),
-           y[2].device_data<compute_t<T>>(), rows, d, static_cast<compute_t<T>>(eps));
+           data_or_null<T>(weight), data_or_null<T>(bias), y[0].device_data<T>(),
+           y[1].device_data<compute_t<T>>(), y[2].device_data<compute_t<T>>(), rows, d,
+           static_cast<compute_t<T>>(eps));
   });
 }
 
 void LayerNormBackward::cuda(Tensors in, Outputs y, Stream stream) const {
   if (y[1].numel() == 0) return;
-  const Tensor x = row_major(in[0], stream), weight = row_major(in[1], stream);
+  const Tensor x = row_major(in[0], stream), weight = row_major_if_given(in[1], stream);
   const Tensor mean = row_major(in[2], stream), rstd = row_major(in[3], stream),
                dy = row_major(in[4], stream);
   dispatch<dtypes>(x.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const NormRows<T> rows{.x = x.device_data<T>(),
-                           .weight = weight.device_data<T>(),
+                           .weight = data_or_null<T>(weight),
                            .dy = dy.device_data<T>(),
                            .more = nullptr,
                            .mean = mean.device_data<C>(),

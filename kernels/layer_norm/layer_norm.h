@@ -10,8 +10,8 @@
 namespace tessera {
 namespace op {
 
-/// x (..., d), weight (d), bias (d) (optional) -> y (..., d), mean (...), rstd (...) in f32 (f64
-/// for f64).
+/// x (..., d), weight (d) (optional: ones), bias (d) (optional: zeros) -> y (..., d), mean (...),
+/// rstd (...) in f32 (f64 for f64).
 struct LayerNorm {
   double eps = 1e-5;
   static constexpr std::string_view name = "layer_norm";
@@ -27,7 +27,7 @@ struct LayerNorm {
   static std::vector<Sample<LayerNorm>> samples();
 };
 
-/// x, weight, mean, rstd, dy -> dx (..., d), dweight (d), dbias (d).
+/// x, weight (optional: ones), mean, rstd, dy -> dx (..., d), dweight (d), dbias (d).
 struct LayerNormBackward {
   static constexpr std::string_view name = "layer_norm_backward";
   static constexpr DTypeSet dtypes = kFloats;
@@ -51,14 +51,19 @@ TESSERA_API Tensor layer_norm_dims(const Tensor& x, const Tensor& weight, const 
                                    double eps);
 }  // namespace detail
 
-/// x (..., d), weight (d) and bias (d) (may be left out) of one floating dtype -> (..., d). A
+/// x (..., d), weight (d) and bias (d) (each may be left out) of one floating dtype -> (..., d). A
 /// weight of several dims, and a bias of the same shape, normalise over as many trailing dims of x,
 /// whose sizes they have (torch's normalized_shape). ShapeError, DTypeError; ValueError where eps <
 /// 0.
 inline Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                          double eps = 1e-5) {
-  if (weight.rank() > 1) return detail::layer_norm_dims(x, weight, bias, eps);
+  if (weight.defined() && weight.rank() > 1) return detail::layer_norm_dims(x, weight, bias, eps);
   return call(op::LayerNorm{eps}, {x, weight, bias})[0];
+}
+
+/// The same with neither weight nor bias, as in OLMo.
+inline Tensor layer_norm(const Tensor& x, double eps = 1e-5) {
+  return call(op::LayerNorm{eps}, {x, Tensor()})[0];
 }
 
 }  // namespace tessera

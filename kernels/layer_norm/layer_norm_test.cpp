@@ -3,6 +3,8 @@
 
 #include "tessera/autograd/autograd.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
 #include "tessera/tests/support/error_of.h"
 
 #include <gtest/gtest.h>
@@ -40,6 +42,43 @@ TEST(LayerNorm, RowsOfNothing) {
   backward(layer_norm(zeros({0, 4}), w, b), {.gradient = zeros({0, 4})});
   EXPECT_EQ(w.grad().values(), std::vector<double>(4, 0));
   EXPECT_EQ(b.grad().values(), std::vector<double>(4, 0));
+}
+
+// Every choice of parameters against ops, in f64.
+TEST(LayerNorm, WeightAndBiasMayBeLeftOut) {
+  const Session session;
+  const auto results = [](bool weighted, bool biased, auto&& norm) {
+    const auto leaf = [](const Shape& shape, uint64_t stream) {
+      return normal(shape, {1, stream}, 0, 1, DType::f64).set_requires_grad();
+    };
+    const Tensor x = leaf({5, 37}, 1), w = weighted ? leaf({37}, 2) : Tensor(),
+                 b = biased ? leaf({37}, 3) : Tensor();
+    const Tensor y = norm(x, w, b);
+    backward(y, {.gradient = normal({5, 37}, {1, 4}, 0, 1, DType::f64)});
+    std::vector<double> all = y.values();
+    for (const Tensor& t : {x, w, b}) {
+      if (!t.defined()) continue;
+      const auto v = t.grad().values();
+      all.insert(all.end(), v.begin(), v.end());
+    }
+    return all;
+  };
+  for (const auto& [weighted, biased] :
+       {std::pair{true, true}, {true, false}, {false, true}, {false, false}}) {
+    const auto got = results(weighted, biased, [](const auto& x, const auto& w, const auto& b) {
+      return layer_norm(x, w, b, 1e-3);
+    });
+    const auto want = results(weighted, biased, [](const auto& x, const auto& w, const auto& b) {
+      const Tensor centred = x - mean(x, {-1}, true);
+      Tensor y = centred * rsqrt(mean(centred * centred, {-1}, true) + 1e-3);
+      if (w.defined()) y = y * w;
+      return b.defined() ? y + b : y;
+    });
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-12) << i;
+  }
+  const Tensor x = tensor({{1, 2, 6}});
+  EXPECT_EQ(layer_norm(x, 0.5).values(), layer_norm(x, ones({3}), zeros({3}), 0.5).values());
 }
 
 TEST(LayerNorm, Errors) {

@@ -29,6 +29,14 @@ template <class T> struct NormRows {
   C* parts = nullptr;  // (gradients, chunks, d)
 };
 
+/// Operands that may be left out.
+inline Tensor row_major_if_given(const Tensor& x, Stream stream) {
+  return x.defined() ? row_major(x, stream) : Tensor();
+}
+template <class T> T* data_or_null(const Tensor& x) {
+  return x.defined() ? x.device_data<T>() : nullptr;
+}
+
 /// A weight that is not given is 1, whatever the offset.
 template <int kPack, class T>
 __device__ __forceinline__ Pack<compute_t<T>, kPack> weights_at(const T* weight, int64_t i,

@@ -7,10 +7,6 @@ namespace {
 
 using rms_norm_cuda::kTuning;
 
-Tensor row_major_if_given(const Tensor& x, Stream stream) {
-  return x.defined() ? row_major(x, stream) : Tensor();
-}
-
 }  // namespace
 
 void RmsNorm::cuda(Tensors in, Outputs y, Stream stream) const {

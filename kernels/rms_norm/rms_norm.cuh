@@ -51,10 +51,6 @@ __global__ void forward_kernel(const T* x, const T* residual, const T* weight, T
   }
 }
 
-template <class T> T* data_or_null(const Tensor& x) {
-  return x.defined() ? x.device_data<T>() : nullptr;
-}
-
 // The offset as a kernel adds it.
 template <class T> compute_t<T> addend_of(double offset) {
   return static_cast<compute_t<T>>(offset == 0 ? kNoOffset : offset);

@@ -45,15 +45,17 @@ def linear_cross_entropy(g):
 
 
 def layer_norm(g):
-    for case, shape, biased, dtype in (("bias", (2, 5, 20), True, torch.float32),
-                                       ("no_bias", (5, 37), False, torch.float32),
-                                       ("bf16", (4, 24), True, BF16)):
+    for case, shape, weighted, biased, dtype in (("bias", (2, 5, 20), True, True, torch.float32),
+                                                 ("no_bias", (5, 37), True, False, torch.float32),
+                                                 ("bf16", (4, 24), True, True, BF16),
+                                                 ("no_weight", (5, 37), False, False, torch.float32)):
         d = shape[-1]
-        inputs = {"x": g.randn(*shape, dtype=dtype, shift=3.0),
-                  "weight": g.randn(d, dtype=dtype, scale=0.2, shift=1.0)}
+        inputs = {"x": g.randn(*shape, dtype=dtype, shift=3.0)}
+        if weighted:
+            inputs["weight"] = g.randn(d, dtype=dtype, scale=0.2, shift=1.0)
         if biased:
             inputs["bias"] = g.randn(d, dtype=dtype)
-        g.record(case, lambda x, weight, bias=None: F.layer_norm(x, weight.shape, weight, bias, 1e-5),
+        g.record(case, lambda x, *parameters: F.layer_norm(x, x.shape[-1:], *parameters, eps=1e-5),
                  inputs, dy_dtype=dtype, eps=1e-5)
 
 

@@ -54,10 +54,12 @@ TEST_F(TrainingGolden, LayerNorm) {
   open("layer_norm");
   for (const auto& name : cases_) {
     case_ = name;
-    std::vector<std::string> inputs{"x", "weight"};
-    if (has("bias")) inputs.push_back("bias");
+    std::vector<std::string> inputs{"x"};
+    for (const char* parameter : {"weight", "bias"})
+      if (has(parameter)) inputs.emplace_back(parameter);
     run(inputs, [&](const X& x) -> Results {
-      return {{"y", layer_norm(x[0], x[1], x.size() > 2 ? x[2] : Tensor(), number("eps"))}};
+      const auto given = [&](size_t i) { return x.size() > i ? x[i] : Tensor(); };
+      return {{"y", layer_norm(x[0], given(1), given(2), number("eps"))}};
     });
   }
 }
