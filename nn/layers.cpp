@@ -35,9 +35,7 @@ std::string Embedding::extra_repr() const { return concat(weight.size(0), ", ", 
 Tensor Embedding::forward(const Tensor& ids) const { return embedding(weight, ids); }
 
 namespace {
-std::string norm_text(const Tensor& weight, double eps) {
-  return concat('(', weight.size(0), ",), eps=", eps);
-}
+std::string norm_text(int64_t dim, double eps) { return concat('(', dim, ",), eps=", eps); }
 
 Tensor applied(Nonlinearity f, const Tensor& x) {
   switch (f) {
@@ -51,20 +49,38 @@ Tensor applied(Nonlinearity f, const Tensor& x) {
 }
 }  // namespace
 
+RmsNorm::RmsNorm(const Config& c)
+    : weight(parameter({c.dim}, c.dtype)), eps_(c.eps), weight_offset_(c.weight_offset) {}
 RmsNorm::RmsNorm(int64_t dim, double eps, DType dtype)
-    : weight(parameter({dim}, dtype)), eps_(eps) {}
-void RmsNorm::visit(Visitor& visitor) { visitor.parameter("weight", weight, Init::constant(1)); }
-std::string RmsNorm::extra_repr() const { return norm_text(weight, eps_); }
-Tensor RmsNorm::forward(const Tensor& x) const { return rms_norm(x, weight, eps_); }
-
-LayerNorm::LayerNorm(int64_t dim, double eps, DType dtype)
-    : weight(parameter({dim}, dtype)), bias(parameter({dim}, dtype)), eps_(eps) {}
-void LayerNorm::visit(Visitor& visitor) {
-  visitor.parameter("weight", weight, Init::constant(1));
-  visitor.parameter("bias", bias, Init::constant(0));
+    : RmsNorm(Config{.dim = dim, .eps = eps, .dtype = dtype}) {}
+void RmsNorm::visit(Visitor& visitor) {
+  visitor.parameter("weight", weight, Init::constant(1 - weight_offset_));
 }
-std::string LayerNorm::extra_repr() const { return norm_text(weight, eps_); }
-Tensor LayerNorm::forward(const Tensor& x) const { return layer_norm(x, weight, bias, eps_); }
+std::string RmsNorm::extra_repr() const {
+  const std::string text = norm_text(weight.size(0), eps_);
+  return weight_offset_ == 0 ? text : concat(text, ", weight_offset=", weight_offset_);
+}
+Tensor RmsNorm::forward(const Tensor& x) const { return rms_norm(x, weight, eps_, weight_offset_); }
+
+LayerNorm::LayerNorm(const Config& c) : dim_(c.dim), eps_(c.eps) {
+  if (c.weight) weight = parameter({dim_}, c.dtype);
+  if (c.bias) bias = parameter({dim_}, c.dtype);
+}
+LayerNorm::LayerNorm(int64_t dim, double eps, DType dtype)
+    : LayerNorm(Config{.dim = dim, .eps = eps, .dtype = dtype}) {}
+void LayerNorm::visit(Visitor& visitor) {
+  if (weight.defined()) visitor.parameter("weight", weight, Init::constant(1));
+  if (bias.defined()) visitor.parameter("bias", bias, Init::constant(0));
+}
+std::string LayerNorm::extra_repr() const {
+  return concat(norm_text(dim_, eps_), weight.defined() ? "" : ", weight=False",
+                bias.defined() ? "" : ", bias=False");
+}
+Tensor LayerNorm::forward(const Tensor& x) const {
+  if (x.rank() < 1 || x.size(-1) != dim_)
+    fail<ShapeError>("layer_norm", "x must be (..., ", dim_, "): given ", x.meta());
+  return layer_norm(x, weight, bias, eps_);
+}
 
 Dropout::Dropout(double p) : p_(p) {
   if (!(p >= 0 && p < 1)) fail<ValueError>("dropout", "p ", p, " is not in [0, 1)");

@@ -42,9 +42,17 @@ class TESSERA_API Embedding final : public Layer<Embedding> {
   Init init_;
 };
 
-/// x / rms(x) * weight over the last dim. x (..., dim) -> (..., dim); weight (dim), initially ones.
+/// x / rms(x) * (weight_offset + weight) over the last dim. x (..., dim) -> (..., dim); weight
+/// (dim), initially such that the factor is one.
 class TESSERA_API RmsNorm final : public Layer<RmsNorm> {
  public:
+  struct Config {
+    int64_t dim = 0;
+    double eps = 1e-5;
+    double weight_offset = 0;  ///< 1 in Gemma, whose weights begin at zero
+    DType dtype = DType::f32;
+  };
+  explicit RmsNorm(const Config& config);
   explicit RmsNorm(int64_t dim, double eps = 1e-5, DType dtype = DType::f32);
   void visit(Visitor& visitor) override;
   [[nodiscard]] std::string extra_repr() const override;
@@ -54,22 +62,31 @@ class TESSERA_API RmsNorm final : public Layer<RmsNorm> {
  private:
   friend class Layer<RmsNorm>;
   [[nodiscard]] Tensor forward(const Tensor& x) const;
-  double eps_;
+  double eps_, weight_offset_;
 };
 
 /// (x - mean(x)) / deviation(x) * weight + bias over the last dim. x (..., dim) -> (..., dim);
-/// weight (dim), initially ones; bias (dim), initially zeros.
+/// weight (dim), initially ones; bias (dim), initially zeros. Either may be left out. ShapeError
+/// where x has another last dim.
 class TESSERA_API LayerNorm final : public Layer<LayerNorm> {
  public:
+  struct Config {
+    int64_t dim = 0;
+    double eps = 1e-5;
+    bool weight = true, bias = true;  ///< without a bias in Cohere, with neither in OLMo
+    DType dtype = DType::f32;
+  };
+  explicit LayerNorm(const Config& config);
   explicit LayerNorm(int64_t dim, double eps = 1e-5, DType dtype = DType::f32);
   void visit(Visitor& visitor) override;
   [[nodiscard]] std::string extra_repr() const override;
 
-  Tensor weight, bias;  // (dim)
+  Tensor weight, bias;  // (dim), or undefined
 
  private:
   friend class Layer<LayerNorm>;
   [[nodiscard]] Tensor forward(const Tensor& x) const;
+  int64_t dim_;
   double eps_;
 };
 

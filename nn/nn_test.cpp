@@ -3,6 +3,7 @@
 #include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/attention/attention.h"
 #include "tessera/kernels/index_select/index_select.h"
+#include "tessera/kernels/layer_norm/layer_norm.h"
 #include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/reduce/reduce.h"
@@ -72,6 +73,50 @@ TEST_F(NnTest, InitialValuesHaveTheirDistribution) {
   RmsNorm norm(5, 1e-5);
   initialize(norm, 3);
   EXPECT_EQ(norm.weight.values(), std::vector<double>(5, 1.0));
+}
+
+TEST_F(NnTest, AnOffsetNormBeginsAtTheFactorOne) {
+  RmsNorm norm({.dim = 5, .weight_offset = 1}), plain(5);
+  initialize(norm, 3);
+  initialize(plain, 3);
+  EXPECT_EQ(norm.weight.values(), std::vector<double>(5, 0.0));
+  const Tensor x = normal({2, 5}, {7, 1});
+  EXPECT_EQ(norm(x).values(), plain(x).values());
+
+  const Tensor weight = tensor({1, -2, 0.5, 0, 3});
+  auto values = named_parameters(norm);
+  values[0].tensor = weight;
+  load(norm, values);
+  EXPECT_EQ(norm(x).values(), rms_norm(x, weight, 1e-5, 1).values());
+  EXPECT_EQ(norm.extra_repr(), "(5,), eps=1e-05, weight_offset=1");
+  EXPECT_EQ(plain.extra_repr(), "(5,), eps=1e-05");
+}
+
+TEST_F(NnTest, ALayerNormHasTheParametersThatItsConfigSays) {
+  const auto names = [](LayerNorm& norm) {
+    std::string all;
+    for (const auto& p : named_parameters(norm)) all += p.name + ' ';
+    return all;
+  };
+  LayerNorm whole(5), scaled({.dim = 5, .bias = false}), shifted({.dim = 5, .weight = false}),
+      bare({.dim = 5, .weight = false, .bias = false});
+  EXPECT_EQ(names(whole), "weight bias ");
+  EXPECT_EQ(names(scaled), "weight ");
+  EXPECT_EQ(names(shifted), "bias ");
+  EXPECT_EQ(names(bare), "");
+  EXPECT_EQ(whole.extra_repr(), "(5,), eps=1e-05");
+  EXPECT_EQ(scaled.extra_repr(), "(5,), eps=1e-05, bias=False");
+  EXPECT_EQ(bare.extra_repr(), "(5,), eps=1e-05, weight=False, bias=False");
+
+  const Tensor x = normal({2, 5}, {7, 1}).set_requires_grad();
+  for (LayerNorm* norm : {&whole, &scaled, &shifted, &bare}) {
+    initialize(*norm, 3);
+    EXPECT_EQ((*norm)(x).values(), layer_norm(x).values());
+  }
+  backward(sum(scaled(x) * 2.0));
+  EXPECT_TRUE(scaled.weight.grad().defined());
+  EXPECT_TRUE(x.grad().defined());
+  EXPECT_THROW((void)bare(zeros({2, 4})), ShapeError);
 }
 
 TEST_F(NnTest, LoadTakesWhatFitsAndNamesWhatDoesNot) {
