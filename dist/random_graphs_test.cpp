@@ -195,16 +195,20 @@ class Program {
       case 19: {
         if (rank != 3) return {};
         const bool inner = below(2), causal = below(2);
+        const double cap = below(2) ? 0.8 : 0;
         const int64_t heads = shape[inner ? 1 : 0], keys = size(), own = shape.back();
         // (T, H, D) or (H, T, D), one batch; keys and values of as many heads.
         const Shape kv = inner ? Shape{1, keys, heads, own} : Shape{1, heads, keys, own};
         in.push_back(leaf(kv));
         in.push_back(leaf(kv));
-        as(concat("attention ", inner, causal), [=](const auto& v) {
+        as(concat("attention ", inner, causal, cap), [=](const auto& v) {
           const Shape q{1, inner ? shape[0] : heads, inner ? heads : shape[1], own};
           return scaled_dot_product_attention(
               reshape(v[0], q), v[1], v[2],
-              {causal ? AttentionMask::causal() : AttentionMask(), inner, 0, keys});
+              {.mask = causal ? AttentionMask::causal() : AttentionMask(),
+               .heads_inner = inner,
+               .soft_cap = cap,
+               .query_start = keys});
         });
         break;
       }

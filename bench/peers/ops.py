@@ -243,7 +243,7 @@ ATTRIBUTES = {
     "masked_fill": "value", "softplus": "beta threshold", "triangle": "diagonal upper",
     "log_softmax": "dim",
     "matmul": "transpose_a transpose_b", "grouped_mm": "transpose", "softmax": "dim", "rms_norm": "eps",
-    "scaled_dot_product_attention": "mask heads_inner scale query_start key_start",
+    "scaled_dot_product_attention": "mask heads_inner scale query_start key_start soft_cap",
     "rope": "inverse halves rotary", "attention_sink": "heads_inner",
     "swiglu": "limit alpha up_shift",
     "cross_entropy": "ignore_index label_smoothing z_loss",

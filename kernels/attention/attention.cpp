@@ -62,6 +62,13 @@ void check(std::string_view name, DTypeSet dtypes, bool heads_inner, Metas in) {
   }
 }
 
+// Of these, f32 has the number and its inverse.
+void check_soft_cap(std::string_view name, double cap) {
+  if (cap == 0 || (cap >= 1e-30 && cap <= 1e30)) return;
+  fail<ValueError>(name, "soft_cap is ", cap,
+                   ": expected 0 for none, or a number from 1e-30 to 1e30");
+}
+
 int64_t blocks_of(int64_t n) { return (n + kAttentionBlock - 1) / kAttentionBlock; }
 
 template <class Op> void check_mask(const Op& op, Metas in) {
@@ -208,6 +215,7 @@ double products(const Sizes& z, const AttentionMask& mask, double scores, double
 
 MetaList Attention::meta(Metas in) const {
   check(name, dtypes, heads_inner, in);
+  check_soft_cap(name, soft_cap);
   check_mask(*this, in);
   const Sizes z = sizes_of(heads_inner, in);
   return {{output_shape(heads_inner, in), in[0].dtype, in[0].device},
@@ -230,7 +238,7 @@ Grads Attention::vjp(const Saved& s, const Grads& dy, Needs) const {
   const Tensor dout = dy[0].defined() ? dy[0] : zeros_like(s.output(0));
   // Wider dtypes round o as finely as sums of p dp are.
   const bool all_keys = item_size(s.output(0).dtype()) < 4;
-  const AttentionBackward op{mask, heads_inner, scale, query_start, key_start, all_keys};
+  const AttentionBackward op{mask, heads_inner, scale, query_start, key_start, all_keys, soft_cap};
   TensorList in{s.input(0), s.input(1), s.input(2), s.output(0), s.output(1), dout, dy[1]};
   for (size_t i = mask_operands; i < s.inputs(); ++i)
     in.push_back(s.has_input(i) ? s.input(i) : Tensor());
@@ -246,6 +254,7 @@ Cost Attention::cost(Metas in, Metas out) const {
 
 MetaList AttentionBackward::meta(Metas in) const {
   check(name, dtypes, heads_inner, in);
+  check_soft_cap(name, soft_cap);
   check_mask(*this, in);
   const Sizes z = sizes_of(heads_inner, in);
   const TensorMeta want{output_shape(heads_inner, in), in[0].dtype, in[0].device};
@@ -327,7 +336,7 @@ std::array<Tensor, 2> scaled_dot_product_attention_with_lse(const Tensor& q, con
                                                             const AttentionOptions& o) {
   check_query_start(q, k, o);
   const int64_t query_start = o.query_start.value_or(0);
-  const op::Attention op{o.mask, o.heads_inner, o.scale, query_start, o.key_start};
+  const op::Attention op{o.mask, o.heads_inner, o.scale, query_start, o.key_start, o.soft_cap};
   for (const auto& [positions, start, what] : {std::tuple{&o.query_positions, query_start, "query"},
                                                std::tuple{&o.key_positions, o.key_start, "key"}}) {
     if (!positions->defined() || start == 0) continue;

@@ -13,7 +13,7 @@ template <class C, int kRows> size_t shared_bytes(int d, int dv) {
          sizeof(C);
 }
 
-template <class T, int kColumns>
+template <class T, int kColumns, bool kCap>
 __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
     forward_kernel(Heads<const T> q, Heads<const T> k, Heads<const T> v, Heads<T> o,
                    compute_t<T>* lse, AttentionSizes z) {
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
         C score = minus_infinity<C>();
         if (z.mask.sees(seen, b, first + row, key + column))
           score = seen.by == BlockSeen::kBroken ? not_a_number<C>()
-                                                : scores[i][j] * static_cast<C>(z.scale);
+                                                : Score<C, kCap>(scores[i][j], z).value;
         p_tile[row * kPitch + column] = score;
       }
     }
@@ -140,14 +140,16 @@ void Attention::cuda(Tensors in, Outputs y, Stream stream) const {
       constexpr int kRows = kTile<T>;
       const auto kept = cut_into_blocks(z.mask, kRows, masks, stream);
       with_columns<T>(z.dv, [&]<int kColumns>() {
-        const size_t bytes = shared_bytes<C, kRows>(z.d, z.dv);
-        const auto kernel = forward_kernel<T, kColumns>;
-        allow_shared(kernel, bytes);
-        const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
-        launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream,
-               Heads<const T>(in[0], heads_inner), Heads<const T>(in[1], heads_inner),
-               Heads<const T>(in[2], heads_inner), Heads<T>(y[0], heads_inner),
-               y[1].device_data<C>(), z);
+        with_cap(z, [&]<bool kCap>() {
+          const size_t bytes = shared_bytes<C, kRows>(z.d, z.dv);
+          const auto kernel = forward_kernel<T, kColumns, kCap>;
+          allow_shared(kernel, bytes);
+          const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
+          launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream,
+                 Heads<const T>(in[0], heads_inner), Heads<const T>(in[1], heads_inner),
+                 Heads<const T>(in[2], heads_inner), Heads<T>(y[0], heads_inner),
+                 y[1].device_data<C>(), z);
+        });
       });
     }
   });

@@ -22,7 +22,8 @@ namespace op {
 
 /// q (B, H, T, D), k (B, Hkv, S, D), v (B, Hkv, S, Dv) -> o (B, H, T, Dv), lse (B, H, T) in f32
 /// (f64 for f64); H a multiple of Hkv. heads_inner: q, k, v, o are (B, T, H, D) and so on instead.
-/// scale 0: 1 / sqrt(D). More inputs, each optional:
+/// scale 0: 1 / sqrt(D). soft_cap above 0: a score s = scale q.k counts as soft_cap tanh(s /
+/// soft_cap), before the mask (Gemma 2, 2024). More inputs, each optional:
 ///   3, 4  positions of queries (B, T) or (T) and of keys (B, S) or (S), i64
 ///   5, 6  document ids of queries and of keys, in the same shapes: where the mask asks for them
 ///   7, 8  blocks and bits of a block map (block_map.h), which has the last word on its blocks
@@ -31,20 +32,23 @@ namespace op {
 /// that a row does not see may make it NaN (0 * inf) on the CPU, and on a device for operands of 16
 /// bits, if its block of 64 queries sees that block of 64 keys: zero such values first. A device
 /// takes D and Dv of up to 256; device_path.h says by which kernels. ShapeError,
-/// DTypeError, ValueError: what does not fit, and a block map that names bits that are not there
-/// (CUDA gives NaN in such rows).
+/// DTypeError, ValueError: what does not fit, a soft_cap that is neither 0 nor from 1e-30 to 1e30,
+/// and a block map that names bits that are not there (CUDA gives NaN in such rows).
 struct Attention {
   AttentionMask mask = {};
   bool heads_inner = false;
   double scale = 0;
-  int64_t query_start = 0, key_start = 0;     // positions of query 0 and key 0 where none are given
+  int64_t query_start = 0, key_start = 0;  // positions of query 0 and key 0 where none are given
+  double soft_cap = 0;
   static constexpr size_t mask_operands = 3;  // the place of the first of masks' inputs
   static constexpr std::string_view name = "scaled_dot_product_attention";
   static constexpr bool expensive = true;
   static constexpr DTypeSet dtypes = kFloats;
   static constexpr int outputs = 2;
   static constexpr Saves saves = Saves::inputs() | Saves::outputs(0, 1);
-  auto attributes() const { return std::tie(mask, heads_inner, scale, query_start, key_start); }
+  auto attributes() const {
+    return std::tie(mask, heads_inner, scale, query_start, key_start, soft_cap);
+  }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
   Attention local(const Piece& piece) const;
@@ -58,7 +62,8 @@ struct Attention {
 /// q, k, v, o, lse, dout, dlse (optional) and the six optional inputs of Attention -> dq, dk, dv.
 /// The gradient of a score is p (dp - delta), with p its softmax, dp = dout v' and delta the row's
 /// sum of p dp. That is also the sum of dout o, but o is rounded to its dtype: in bf16 the
-/// difference is wrong where p is nearly 1. `all_keys`: k and v hold all keys that lse is of, so
+/// difference is wrong where p is nearly 1. Of a capped score c it is 1 - (c / soft_cap)^2 times
+/// that. `all_keys`: k and v hold all keys that lse is of, so
 /// that delta is the sum of p dp, and o is not read; cuDNN reads it all the same.
 struct AttentionBackward {
   AttentionMask mask = {};
@@ -66,6 +71,7 @@ struct AttentionBackward {
   double scale = 0;
   int64_t query_start = 0, key_start = 0;
   bool all_keys = false;
+  double soft_cap = 0;
   static constexpr size_t mask_operands = 7;
   static constexpr std::string_view name = "scaled_dot_product_attention_backward";
   static constexpr DTypeSet dtypes = kFloats;
@@ -74,7 +80,7 @@ struct AttentionBackward {
       "the fused gradient of attention is differentiated once only; write it with matmul and "
       "softmax for more"};
   auto attributes() const {
-    return std::tie(mask, heads_inner, scale, query_start, key_start, all_keys);
+    return std::tie(mask, heads_inner, scale, query_start, key_start, all_keys, soft_cap);
   }
   MetaList meta(Metas in) const;
   ShardingRule sharding(Metas in) const;
@@ -95,6 +101,9 @@ struct AttentionOptions {
   AttentionMask mask = {};   ///< all keys; AttentionMask::causal() for those before
   bool heads_inner = false;  ///< operands are (B, T, H, D)
   double scale = 0;          ///< 0: 1 / sqrt(D)
+  /// Above 0: scores s become soft_cap tanh(s / soft_cap) before the mask, as Gemma 2's attention
+  /// logits do; lse is of these. 0: none. ValueError: neither 0 nor from 1e-30 to 1e30.
+  double soft_cap = 0;
   /// Position of query 0 where query_positions are not given: with a KV cache, the number of tokens
   /// that it held before. Default: 0. ValueError: the default with a mask that has causal() and
   /// more keys than queries, since queries after cached keys would not see the last of them.

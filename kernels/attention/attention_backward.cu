@@ -68,7 +68,9 @@ template <class C, int kRows> struct Tiles {
     load_tile(k, kRows, in.k.of(b, kv_head), in.k, first, z.keys, z.d);
     load_tile(v, kRows, in.v.of(b, kv_head), in.v, first, z.keys, z.dv);
   }
-  // Fills p and ds from the loaded tiles.
+  // Fills p and ds from the loaded tiles; where scores are capped, ds is the gradient before that,
+  // or, if kOfCapped, after it.
+  template <bool kCap, bool kOfCapped = false>
   __device__ void probabilities(const AttentionSizes& z, const BlockSeen& seen, int64_t b,
                                 int64_t first_query, int64_t first_key) {
     constexpr int kHalf = kRows / 2;
@@ -81,17 +83,19 @@ template <class C, int kRows> struct Tiles {
         const int row = y + i * kHalf, column = x + j * kHalf;
         const bool counts = lse[row] != minus_infinity<C>() &&
                             z.mask.sees(seen, b, first_query + row, first_key + column);
-        const C weight =
-            counts ? vmath::exp(scores[i][j] * static_cast<C>(z.scale) - lse[row]) : C(0);
+        const Score<C, kCap> score(scores[i][j], z);
+        const C weight = counts ? vmath::exp(score.value - lse[row]) : C(0);
         p[row * kPitch + column] = weight;
-        ds[row * kPitch + column] = counts ? weight * (gradients[i][j] - delta[row]) : C(0);
+        C pull = gradients[i][j] - delta[row];
+        if constexpr (kCap && !kOfCapped) pull *= score.slope;
+        ds[row * kPitch + column] = counts ? weight * pull : C(0);
       }
     }
   }
 };
 
 // delta of every row by p dp; `in` has none yet. A block owns a tile of queries.
-template <class T>
+template <class T, bool kCap>
 __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
     weighted_delta_kernel(Operands<T> in, const compute_t<T>* dlse, compute_t<T>* delta,
                           AttentionSizes z) {
@@ -112,7 +116,7 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
     __syncthreads();
     tiles.load_keys(in, z, b, kv_head, key);
     __syncthreads();
-    tiles.probabilities(z, seen, b, first, key);
+    tiles.template probabilities<kCap, true>(z, seen, b, first, key);
     __syncthreads();
     for (int j = 0; sums && j < kRows; ++j) sum += tiles.ds[threadIdx.x * kPitch + j];
   }
@@ -121,7 +125,7 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
   delta[row] = sum - (dlse ? dlse[row] : C(0));
 }
 
-template <class T, int kColumns>
+template <class T, int kColumns, bool kCap>
 __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
     query_kernel(Operands<T> in, Heads<T> dq, AttentionSizes z) {
   using C = compute_t<T>;
@@ -141,7 +145,7 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
     __syncthreads();
     tiles.load_keys(in, z, b, kv_head, key);
     __syncthreads();
-    tiles.probabilities(z, seen, b, first, key);
+    tiles.template probabilities<kCap>(z, seen, b, first, key);
     __syncthreads();
     for (int j = 0; j < kRows; ++j) {
       const C g0 = tiles.ds[y * kPitch + j], g1 = tiles.ds[(y + kHalf) * kPitch + j];
@@ -169,7 +173,7 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
   }
 }
 
-template <class T, int kColumns>
+template <class T, int kColumns, bool kCap>
 __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
     key_kernel(Operands<T> in, Heads<T> dk, Heads<T> dv, AttentionSizes z) {
   using C = compute_t<T>;
@@ -191,7 +195,7 @@ __global__ void __launch_bounds__(kTile<T>* kTile<T> / 4)
       __syncthreads();
       tiles.load_queries(in, z, b, head, query);
       __syncthreads();
-      tiles.probabilities(z, seen, b, query, first);
+      tiles.template probabilities<kCap>(z, seen, b, query, first);
       __syncthreads();
       for (int i = 0; i < kRows; ++i) {
         const C p0 = tiles.p[i * kPitch + y], p1 = tiles.p[i * kPitch + y + kHalf];
@@ -257,29 +261,31 @@ void AttentionBackward::cuda(Tensors in, Outputs y, Stream stream) const {
       Operands<T> operands{heads(0), heads(1), heads(2), heads(5), lse.device_data<C>(), nullptr};
       const size_t bytes = Tiles<C, kRows>::bytes(z.d, z.dv);
       const auto kept = cut_into_blocks(z.mask, kRows, masks, stream);
-      if (delta.numel() > 0 && all_keys) {
-        const auto kernel = weighted_delta_kernel<T>;
-        allow_shared(kernel, bytes);
-        const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
-        launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream, operands,
-               dlses, delta.device_data<C>(), z);
-      }
-      operands.delta = delta.device_data<C>();
-      with_columns<T>(std::max(z.d, z.dv), [&]<int kColumns>() {
-        if (y[0].numel() > 0) {
-          const auto kernel = query_kernel<T, kColumns>;
+      with_cap(z, [&]<bool kCap>() {
+        if (delta.numel() > 0 && all_keys) {
+          const auto kernel = weighted_delta_kernel<T, kCap>;
           allow_shared(kernel, bytes);
           const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
           launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream, operands,
-                 Heads<T>(y[0], heads_inner), z);
+                 dlses, delta.device_data<C>(), z);
         }
-        if (z.batch * z.kv_heads * z.keys > 0) {
-          const auto kernel = key_kernel<T, kColumns>;
-          allow_shared(kernel, bytes);
-          const int64_t blocks = ceil_div(z.keys, kRows) * z.kv_heads * z.batch;
-          launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream, operands,
-                 Heads<T>(y[1], heads_inner), Heads<T>(y[2], heads_inner), z);
-        }
+        operands.delta = delta.device_data<C>();
+        with_columns<T>(std::max(z.d, z.dv), [&]<int kColumns>() {
+          if (y[0].numel() > 0) {
+            const auto kernel = query_kernel<T, kColumns, kCap>;
+            allow_shared(kernel, bytes);
+            const int64_t blocks = ceil_div(z.queries, kRows) * z.heads * z.batch;
+            launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream,
+                   operands, Heads<T>(y[0], heads_inner), z);
+          }
+          if (z.batch * z.kv_heads * z.keys > 0) {
+            const auto kernel = key_kernel<T, kColumns, kCap>;
+            allow_shared(kernel, bytes);
+            const int64_t blocks = ceil_div(z.keys, kRows) * z.kv_heads * z.batch;
+            launch(kernel, static_cast<unsigned>(blocks), kRows * kRows / 4, bytes, stream,
+                   operands, Heads<T>(y[1], heads_inner), Heads<T>(y[2], heads_inner), z);
+          }
+        });
       });
     }
   });

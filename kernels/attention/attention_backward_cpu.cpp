@@ -21,8 +21,10 @@ template <class C> struct BackwardScratch {
   C *k, *dk, *v, *dv;                      // (S, padded d) twice, (S, padded dv) twice
   C *q, *dq, *dout, *out;                  // (kBlock, padded d) twice, (kBlock, padded dv) twice
   C *q_t, *dout_t, *p, *ds, *lse, *delta;  // (d, width), (dv, width), (keys, width) twice, (width)
+  C* slopes;                               // (keys, width); null if scores are not capped
   static int64_t room(const Problem& z) {
-    return 2 * (z.s + kBlock) * (z.padded_d + z.padded_dv) + kBlock * (z.d + z.dv + 2 * z.s + 2);
+    return 2 * (z.s + kBlock) * (z.padded_d + z.padded_dv) + kBlock * (z.d + z.dv + 2 * z.s + 2) +
+           (z.soft_cap != 0 ? kBlock * z.s : 0);
   }
   TESSERA_INLINE BackwardScratch(C* at, const Problem& z) {
     const int64_t rows = z.s + kBlock;
@@ -31,6 +33,7 @@ template <class C> struct BackwardScratch {
     dout = dv + z.s * z.padded_dv, out = dout + kBlock * z.padded_dv;
     p = v + 2 * rows * z.padded_dv, ds = p + z.s * kBlock, lse = ds + z.s * kBlock;
     delta = lse + kBlock, q_t = delta + kBlock, dout_t = q_t + kBlock * z.d;
+    slopes = z.soft_cap != 0 ? dout_t + kBlock * z.dv : nullptr;
   }
 };
 
@@ -50,6 +53,7 @@ TESSERA_INLINE void block_weights(const Problem& z, const BackwardScratch<C>& w,
                   false);
   micro::block<C>(keys, width, z.dv, w.v + key * z.padded_dv, z.padded_dv, 1, w.dout_t, width, dp,
                   width, false);
+  if (w.slopes) cap_scores(p, keys * width, static_cast<C>(z.soft_cap), w.slopes + key * width);
   hidden.hide<width>(p, key, keys, rows);
   for (int64_t j = 0; j < keys; ++j) {
 #pragma GCC ivdep
@@ -65,7 +69,7 @@ TESSERA_INLINE void block_gradient(const Problem& z, const BackwardScratch<C>& w
   const C scale = static_cast<C>(z.scale);
   const int64_t at = key * z.padded_d, v_at = key * z.padded_dv;
   C *p = w.p + key * width, *ds = w.ds + key * width;
-  score_gradients<width>(p, ds, keys, w.delta, scale);
+  score_gradients<width>(p, ds, keys, w.delta, scale, w.slopes ? w.slopes + key * width : nullptr);
   micro::block<C>(keys, z.padded_dv, rows, p, width, 1, w.dout, z.padded_dv, w.dv + v_at,
                   z.padded_dv, true);
   micro::block<C>(keys, z.padded_d, rows, ds, width, 1, w.q, z.padded_d, w.dk + at, z.padded_d,

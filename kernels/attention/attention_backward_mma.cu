@@ -36,7 +36,7 @@ template <class T, int kD, bool kDelta> struct QueryShared {
 };
 
 // kDelta: writes delta, the rows' sums of p dp without dlse. Otherwise dq.
-template <class T, int kD, bool kDelta>
+template <class T, int kD, bool kDelta, bool kCap>
 __global__ void __launch_bounds__(QueryShape<kD, kDelta>::kThreads)
     query_kernel(Operands<T> in, const float* dlse, float* delta, Heads<T> dq, AttentionSizes z) {
   using S = QueryShape<kD, kDelta>;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(QueryShape<kD, kDelta>::kThreads)
   const QueryTile<S> tile(z);
   const auto [b, head, kv_head, first, row] = tile;
   const int lane = threadIdx.x % 32;
-  const float scale = static_cast<float>(z.scale) * kLog2E;
+  const ScoreForm<kCap> form(z);
   const T *k_head = in.k.of(b, kv_head), *v_head = in.v.of(b, kv_head);
   const int64_t row_0 = (b * z.heads + head) * z.queries;
 
@@ -78,9 +78,11 @@ __global__ void __launch_bounds__(QueryShape<kD, kDelta>::kThreads)
     const auto weigh = [&](auto counts) {
       p.each([&](int m, int half, int j, int e, float& x) {
         const bool is_in = counts(m, half, j, e);
-        x = is_in ? exp2_approx(vmath::fma(x, scale, -top[m][half])) : 0;
+        const float share = form.of(x);
+        x = is_in ? exp2_approx(vmath::fma(share, form.scale, -top[m][half])) : 0;
         float& g = dp.at[m][j][half * 2 + e];
         g = is_in ? x * (g - pull[m][half]) : 0;
+        if constexpr (kCap && !kDelta) g *= is_in ? 1 - share * share : 0;
         if constexpr (kDelta) sums[m][half] += g;
       });
     };
@@ -172,7 +174,7 @@ __device__ __forceinline__ void load_rows(float (&to)[kStep], const float* from,
 // Long heads leave no registers for all columns of both gradients: a block takes a part of them.
 template <int kD> constexpr int kParts = kD <= 128 ? 1 : 2;
 
-template <class T, int kD>
+template <class T, int kD, bool kCap>
 __global__ void __launch_bounds__(KeyShape<kD>::kThreads)
     key_kernel(Operands<T> in, Heads<T> dk, Heads<T> dv, AttentionSizes z) {
   using S = KeyShape<kD>;
@@ -186,7 +188,7 @@ __global__ void __launch_bounds__(KeyShape<kD>::kThreads)
   const int kv_head = static_cast<int>(block / tiles % kv_heads),
             b = static_cast<int>(block / tiles / kv_heads);
   const int row = threadIdx.x / 32 * S::kWarpRows, lane = threadIdx.x % 32;
-  const float scale = static_cast<float>(z.scale) * kLog2E;
+  const ScoreForm<kCap> form(z);
 
   Sums<kM, kColumns> key_sums, value_sums;
   QuerySteps<S> steps(shared.seen, z, b, first, row);
@@ -214,9 +216,11 @@ __global__ void __launch_bounds__(KeyShape<kD>::kThreads)
       p.each([&](int m, int half, int j, int e, float& x) {
         const int i = j * 8 + lane % 4 * 2 + e;
         const bool is_in = counts(m, half, j, e);
-        x = is_in ? exp2_approx(vmath::fma(x, scale, -top_of(now.lse[i]))) : 0;
+        const float share = form.of(x);
+        x = is_in ? exp2_approx(vmath::fma(share, form.scale, -top_of(now.lse[i]))) : 0;
         float& g = dp.at[m][j][half * 2 + e];
         g = is_in ? x * (g - now.delta[i]) : 0;
+        if constexpr (kCap) g *= is_in ? 1 - share * share : 0;
       });
     };
     if (seen.by == BlockSeen::kEverything && first + row + S::kWarpRows <= z.keys &&
@@ -258,27 +262,30 @@ void backward(Tensors in, Outputs y, bool heads_inner, bool all_keys, const Tens
     const auto blocks = [](int64_t tiles, int64_t heads_) {
       return static_cast<unsigned>(tiles * heads_);
     };
-    const auto queries = [&]<bool kDelta>() {
-      using S = QueryShape<kD, kDelta>;
-      const auto kernel = query_kernel<T, kD, kDelta>;
-      constexpr size_t kBytes = sizeof(QueryShared<T, kD, kDelta>);
-      allow_shared(kernel, kBytes);
-      launch(kernel, blocks(ceil_div(z.queries, S::kRows), z.heads * z.batch), S::kThreads, kBytes,
-             stream, operands, dlses, delta.device_data<float>(), Heads<T>(y[0], heads_inner), z);
-    };
-    if (z.batch * z.heads * z.queries > 0) {
-      if (all_keys) queries.template operator()<true>();
-      queries.template operator()<false>();
-    }
-    if (z.batch * z.kv_heads * z.keys > 0) {
-      using S = KeyShape<kD>;
-      const auto kernel = key_kernel<T, kD>;
-      constexpr size_t kBytes = sizeof(KeyShared<T, kD>);
-      allow_shared(kernel, kBytes);
-      launch(kernel, blocks(ceil_div(z.keys, S::kRows), z.kv_heads * z.batch * kParts<kD>),
-             S::kThreads, kBytes, stream, operands, Heads<T>(y[1], heads_inner),
-             Heads<T>(y[2], heads_inner), z);
-    }
+    with_cap(z, [&]<bool kCap>() {
+      const auto queries = [&]<bool kDelta>() {
+        using S = QueryShape<kD, kDelta>;
+        const auto kernel = query_kernel<T, kD, kDelta, kCap>;
+        constexpr size_t kBytes = sizeof(QueryShared<T, kD, kDelta>);
+        allow_shared(kernel, kBytes);
+        launch(kernel, blocks(ceil_div(z.queries, S::kRows), z.heads * z.batch), S::kThreads,
+               kBytes, stream, operands, dlses, delta.device_data<float>(),
+               Heads<T>(y[0], heads_inner), z);
+      };
+      if (z.batch * z.heads * z.queries > 0) {
+        if (all_keys) queries.template operator()<true>();
+        queries.template operator()<false>();
+      }
+      if (z.batch * z.kv_heads * z.keys > 0) {
+        using S = KeyShape<kD>;
+        const auto kernel = key_kernel<T, kD, kCap>;
+        constexpr size_t kBytes = sizeof(KeyShared<T, kD>);
+        allow_shared(kernel, kBytes);
+        launch(kernel, blocks(ceil_div(z.keys, S::kRows), z.kv_heads * z.batch * kParts<kD>),
+               S::kThreads, kBytes, stream, operands, Heads<T>(y[1], heads_inner),
+               Heads<T>(y[2], heads_inner), z);
+      }
+    });
   });
 }
 template void backward<bf16>(Tensors, Outputs, bool, bool, const Tensor&, const Tensor&,

@@ -34,8 +34,9 @@ struct TileScratch : TileSizes {
   bf16* rows;                         // (width, d32 or v32)
   uint32_t *q_t, *dout_t, *q, *dout;  // (d32 / 2, width), (width / 2, d16), of v too
   float *wide, *other, *dq_t, *p, *ds, *lse, *delta;  // (width, padded) twice, (d16, width), ...
-  bf16 *p_rows, *ds_rows;                             // (keys, width)
-  uint32_t *ds_pairs, *words;                         // (keys / 2, width), 32 d32
+  float* slopes = nullptr;     // (keys, width); null if scores are not capped
+  bf16 *p_rows, *ds_rows;      // (keys, width)
+  uint32_t *ds_pairs, *words;  // (keys / 2, width), 32 d32
 
   explicit TileScratch(const Problem& z) : TileSizes(z) {}
   // Lays the arrays out from `at` on, and gives how many floats they take; `at` may be null.
@@ -52,7 +53,9 @@ struct TileScratch : TileSizes {
     take(q_t, kBlock * d32 / 2), take(dout_t, kBlock * v32 / 2);
     take(q, kBlock * d16 / 2), take(dout, kBlock * v16 / 2);
     take(wide, kBlock * most), take(other, kBlock * most), take(dq_t, kBlock * d16);
-    take(p, s * kBlock), take(ds, s * kBlock), take(lse, kBlock), take(delta, kBlock);
+    take(p, s * kBlock), take(ds, s * kBlock);
+    if (z.soft_cap != 0) take(slopes, s * kBlock);
+    take(lse, kBlock), take(delta, kBlock);
     take(p_rows, kBlock * kBlock), take(ds_rows, kBlock * kBlock);
     take(ds_pairs, kBlock * kBlock / 2), take(words, 32 * d32);
     return used;
@@ -77,6 +80,7 @@ TESSERA_INLINE void block_weights(const Problem& z, const TileScratch& w, int64_
   micro::tile_block(m, width, w.d32, w.k + key * w.d32, w.d32, w.q_t, width, p, width, false);
   micro::tile_block(m, width, w.v32, w.v + key * w.v32, w.v32, w.dout_t, width, dp, width, false);
   for (int64_t i = 0; i < keys * width; ++i) p[i] *= scale;
+  if (w.slopes) cap_scores(p, keys * width, static_cast<float>(z.soft_cap), w.slopes + key * width);
   hidden.hide<width>(p, key, keys, rows);
   for (int64_t j = 0; j < keys; ++j) {
 #pragma GCC ivdep
@@ -91,7 +95,8 @@ TESSERA_INLINE void block_gradient(const Problem& z, const TileScratch& w, int64
   const int64_t behind = (micro::round_up(keys, 32) - keys) * width;
   const float* p = w.p + key * width;
   float* ds = w.ds + key * width;
-  score_gradients<width>(p, ds, keys, w.delta, static_cast<float>(z.scale));
+  score_gradients<width>(p, ds, keys, w.delta, static_cast<float>(z.scale),
+                         w.slopes ? w.slopes + key * width : nullptr);
   to_bf16<width>(p, keys, w.p_rows);
   to_bf16<width>(ds, keys, w.ds_rows);
   tiles::clear(w.p_rows + keys * width, behind);

@@ -63,6 +63,8 @@ TESSERA_INLINE void forward_block(Path& path, const SeenKeys& seen, const Rows& 
   const auto add = [&](int64_t key, int64_t keys, const Hidden& hidden) TESSERA_LAMBDA {
     path.need(key, keys);
     path.template score<width>(key, keys);
+    if (path.p.soft_cap != 0)
+      cap_scores(path.scores, keys * width, static_cast<C>(path.p.soft_cap));
     hidden.template hide<width>(path.scores, key, keys, rows.rows);
     alignas(64) C rescale[width];
     online_softmax<width>(path.scores, keys, path.row_max, path.row_sum, rescale);

@@ -71,7 +71,7 @@ template <class C> struct Operand {
 
 struct Problem {
   int64_t b, h, t, d, h_kv, s, dv, group, padded_d, padded_dv, padded_t;
-  double scale;
+  double scale, soft_cap;
 
   template <class Op> Problem(const Op& op, Tensors in, int64_t lanes) {
     const Shape &q = in[0].shape(), &k = in[1].shape();
@@ -83,6 +83,7 @@ struct Problem {
     padded_dv = micro::round_up(dv, lanes);
     padded_t = micro::round_up(t, kBlock);
     scale = op.scale != 0 ? op.scale : 1 / std::sqrt(static_cast<double>(std::max<int64_t>(d, 1)));
+    soft_cap = op.soft_cap;
   }
   [[nodiscard]] MaskSizes mask_sizes() const { return {b, t, s}; }
 };
@@ -140,6 +141,23 @@ TESSERA_INLINE float weight(float x) {
   y = vmath::fma(y, r * r, r) + 1.0f;
   y *= std::bit_cast<float>(std::bit_cast<uint32_t>(shifted) << 23);
   return x < kLeast ? 0.0f : y;
+}
+
+// n scores s become cap tanh(s / cap).
+template <class C> TESSERA_INLINE void cap_scores(C* scores, int64_t n, C cap) {
+  const C inverse = C(1) / cap;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) scores[i] = cap * vmath::tanh(scores[i] * inverse);
+}
+// The same, and what their gradients are multiplied by: `slopes`.
+template <class C> TESSERA_INLINE void cap_scores(C* scores, int64_t n, C cap, C* slopes) {
+  const C inverse = C(1) / cap;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) {
+    const C share = vmath::tanh(scores[i] * inverse);
+    scores[i] = cap * share;
+    slopes[i] = C(1) - share * share;
+  }
 }
 
 // Scores of keys that a row does not see become `hidden`; rows beyond the last are anything.

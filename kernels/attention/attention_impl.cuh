@@ -33,7 +33,7 @@ template <class T> struct Heads {
 struct AttentionSizes {
   int64_t batch, heads, kv_heads, queries, keys;
   int d, dv;
-  double scale;
+  double scale, soft_cap;
   MaskView mask;  // of tiles, each of which lies in one block of a block map
 
   template <class Op>
@@ -45,6 +45,7 @@ struct AttentionSizes {
     kv_heads = k.shape()[head], keys = mask.key.n;
     d = static_cast<int>(q.shape()[3]), dv = static_cast<int>(v.shape()[3]);
     scale = op.scale != 0 ? op.scale : 1 / std::sqrt(static_cast<double>(std::max(d, 1)));
+    soft_cap = op.soft_cap;
   }
 };
 
@@ -95,6 +96,25 @@ template <class T, class F> void with_columns(int d, F&& f) {
   }
   f.template operator()<kMostHeadSize / kHalf>();
 }
+
+/// Calls f<whether scores are capped>(): kernels of the others do not pay for it.
+template <class F> void with_cap(const AttentionSizes& z, F&& f) {
+  if (z.soft_cap != 0) f.template operator()<true>();
+  else f.template operator()<false>();
+}
+
+/// What a product of a query and a key counts, where scores are capped if kCap.
+template <class C, bool kCap> struct Score {
+  C value, slope = 1;  // slope: of the score before it was capped
+
+  __device__ Score(C product, const AttentionSizes& z) : value(product * static_cast<C>(z.scale)) {
+    if constexpr (kCap) {
+      const C share = vmath::tanh(value / static_cast<C>(z.soft_cap));
+      value = share * static_cast<C>(z.soft_cap);
+      slope = 1 - share * share;
+    }
+  }
+};
 
 /// Lets `kernel` use `bytes` of shared memory, above the default limit too.
 template <class Kernel> void allow_shared(Kernel kernel, size_t bytes) {

@@ -74,7 +74,7 @@ template <int kM, int kStep, int kD> struct Softmax {
   }
 };
 
-template <class T, int kD>
+template <class T, int kD, bool kCap>
 __global__ void __launch_bounds__(ForwardShape<kD>::kThreads)
     forward_kernel(Heads<const T> q, Heads<const T> k, Heads<const T> v, Heads<T> o, float* lse,
                    AttentionSizes z, bool aligned) {
@@ -87,7 +87,8 @@ __global__ void __launch_bounds__(ForwardShape<kD>::kThreads)
   const T *k_head = k.of(b, kv_head), *v_head = v.of(b, kv_head);
 
   Sums<kM, kD> out;
-  Softmax<kM, kStep, kD> softmax(static_cast<float>(z.scale) * kLog2E);
+  const ScoreForm<kCap> form(z);
+  Softmax<kM, kStep, kD> softmax(form.scale);
   KeySteps<S, kStep> steps(shared.seen, z, tile);
   shared.q.template load<S::kThreads>(q, q.of(b, head), first, z.queries, z.d, aligned);
   const auto load = [&](int step, int stage) {
@@ -98,6 +99,8 @@ __global__ void __launch_bounds__(ForwardShape<kD>::kThreads)
     const int key = step * kStep;
     Sums<kM, kStep> scores;
     multiply_rows<T>(scores, shared.q, row, shared.at[stage].k);
+    if constexpr (kCap)
+      scores.each([&](int, int, int, int, float& score) { score = form.of(score); });
     if (seen.by != BlockSeen::kEverything || key + kStep > z.keys) {
       const CountingSums<kM, kStep, false> counting(z.mask, seen, b, first + row, key);
       const float broken = seen.by == BlockSeen::kBroken ? not_a_number<float>() : 0;
@@ -130,13 +133,15 @@ void forward(Tensors in, Outputs y, bool heads_inner, const AttentionSizes& z, S
   const Heads<const T> q(in[0], heads_inner), k(in[1], heads_inner), v(in[2], heads_inner);
   const bool aligned = rows_aligned(q) && rows_aligned(k) && rows_aligned(v);
   with_head_size(std::max(z.d, z.dv), [&]<int kD>() {
-    using S = ForwardShape<kD>;
-    const auto kernel = forward_kernel<T, kD>;
-    constexpr size_t kBytes = sizeof(Shared<T, kD>);
-    allow_shared(kernel, kBytes);
-    const int64_t blocks = ceil_div(z.queries, S::kRows) * z.heads * z.batch;
-    launch(kernel, static_cast<unsigned>(blocks), S::kThreads, kBytes, stream, q, k, v,
-           Heads<T>(y[0], heads_inner), y[1].device_data<float>(), z, aligned);
+    with_cap(z, [&]<bool kCap>() {
+      using S = ForwardShape<kD>;
+      const auto kernel = forward_kernel<T, kD, kCap>;
+      constexpr size_t kBytes = sizeof(Shared<T, kD>);
+      allow_shared(kernel, kBytes);
+      const int64_t blocks = ceil_div(z.queries, S::kRows) * z.heads * z.batch;
+      launch(kernel, static_cast<unsigned>(blocks), S::kThreads, kBytes, stream, q, k, v,
+             Heads<T>(y[0], heads_inner), y[1].device_data<float>(), z, aligned);
+    });
   });
 }
 template void forward<bf16>(Tensors, Outputs, bool, const AttentionSizes&, Stream);

@@ -97,6 +97,24 @@ template <int kM, int kColumns> struct Sums {
   }
 };
 
+/// What a product of a query and a key counts: its score in powers of 2, over `scale`. If scores
+/// are capped that is the share of the cap that they become.
+template <bool kCap> struct ScoreForm {
+  float scale, before = 1, inverse = 1;  // before: a product's factor before the cap
+
+  __device__ explicit ScoreForm(const AttentionSizes& z)
+      : scale(static_cast<float>(kCap ? z.soft_cap : z.scale) * kLog2E) {
+    if constexpr (kCap) {
+      before = static_cast<float>(z.scale);
+      inverse = 1 / static_cast<float>(z.soft_cap);
+    }
+  }
+  [[nodiscard]] __device__ __forceinline__ float of(float product) const {
+    if constexpr (kCap) return vmath::tanh(product * before * inverse);
+    else return product;
+  }
+};
+
 /// Which of a thread's sums of a piece of scores, from `row` and `column` on, count.
 template <int kM, int kColumns, bool kOfKeys> struct CountingSums {
   SeenBits<2 * kM> bits;

@@ -83,14 +83,19 @@ TESSERA_INLINE void add_deltas(const C* p, const C* dp, int64_t keys, C* delta) 
     }
   }
 }
-// dp (keys, width) becomes the gradient of scores before they are scaled.
+// dp (keys, width) becomes the gradient of scores before they are capped, by `slopes`, if they are,
+// and scaled.
 template <int64_t width, class C>
-TESSERA_INLINE void score_gradients(const C* p, C* dp, int64_t keys, const C* delta, C scale) {
+TESSERA_INLINE void score_gradients(const C* p, C* dp, int64_t keys, const C* delta, C scale,
+                                    const C* slopes) {
   for (int64_t j = 0; j < keys; ++j) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < width; ++i)
       dp[j * width + i] = p[j * width + i] * (dp[j * width + i] - delta[i]) * scale;
   }
+  if (!slopes) return;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < keys * width; ++i) dp[i] *= slopes[i];
 }
 
 // A part of one head's row blocks (of one key head's, if its group is packed into rows) over a part

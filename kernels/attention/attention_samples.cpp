@@ -128,6 +128,20 @@ template <class Op, class F> std::vector<Sample<Op>> good_samples(F&& operands) 
       {no_arg(), no_arg(), ids({2, 1}, {0, 3}), index_arg({700}, 0, 1).value(3)});
   add({causal}, one, {ids({2, 1}, {90, 20}), cycle(1, 700)[1]});
   add({causal, true, 0, 400}, one, map_of(one, true));
+  // Caps far below the scores, near them and far above.
+  const auto capped = [&](Op op, double cap, const Sizes& z, const Args& form) {
+    op.soft_cap = cap;
+    add(op, z, form);
+  };
+  for (const double cap : {0.5, 2., 50.}) {
+    capped({causal}, cap, kSmall, plain);
+    capped({Mask(), true, 0.3}, cap, kSmall, forms(Mask())[2]);
+    capped({causal & Mask::document(), true}, cap, kSmall, forms(causal & Mask::document())[0]);
+  }
+  capped({causal & Mask::window(70)}, 1, kLong, plain);
+  capped({causal}, 3, kLong, cycle(kLong.t, kLong.s));
+  capped({causal, true}, 1.5, kWhole, map_of(kWhole, false));
+  capped({causal & Mask::window(300), true, 0, 698}, 1, one, plain);
   return all;
 }
 
@@ -156,6 +170,11 @@ template <class Op> std::vector<Sample<Op>> bad_samples(const Args& good) {
   add(causal, none + none + Args{blocks, index_arg({1, 32}, 0, 1)}, "ShapeError");
   add(causal, none + none + Args{blocks, index_arg({1, 64}, 0, 1).as(DType::i32)}, "DTypeError");
   add(causal, none + none + Args{no_arg(), index_arg({1, 64}, 0, 1)}, "ValueError");
+  for (const double cap : {-1., 1e-31, 1e31}) {
+    Op op = causal;
+    op.soft_cap = cap;
+    add(op, none, "ValueError");
+  }
   return all;
 }
 
@@ -186,6 +205,10 @@ std::vector<Sample<Attention>> Attention::samples() {
       known(Attention{causal}, known_qkv(),
             {{2, -0.970031887771185, 2, 1.562539250019142},
              {0.35355339059327373, 2.48491333344076, -0.7071067811865475, 1.9253805802066162}}));
+  all.push_back(
+      known(Attention{causal, false, 0, 0, 0, 1.5}, known_qkv(),
+            {{2, -0.8156041701347649, 2, 1.326938703036391},
+             {0.3471484011201567, 1.4567045290186702, -0.6590001640442729, 1.4945311619693982}}));
   for (auto& sample : bad_samples<Attention>(qkv(false, kSmall))) all.push_back(std::move(sample));
   const auto add = [&](std::vector<Arg> in, const char* error) {
     all.push_back(bad(Attention{}, std::move(in), error));
@@ -246,6 +269,18 @@ std::vector<Sample<AttentionBackward>> AttentionBackward::samples() {
           0.7071067811865475, -0.7071067811865475, 1.3771592426622712, -1.191887644108151},
          {2.9988688401612578, 0.28361980767728207, 0.8902184563647544, -1.5210566747537406},
          {0.44706861648906715, 2.0529313835109333}}));
+    all.push_back(known(
+        Op{causal, false, 0, 0, 0, all_keys, 1.5},
+        known_qkv() + Args{arg({1, 2, 2, 1}).listed({2, -0.8156041701347649, 2, 1.326938703036391}),
+                           arg({1, 2, 2})
+                               .listed({0.3471484011201567, 1.4567045290186702, -0.6590001640442729,
+                                        1.4945311619693982})
+                               .statistic(),
+                           dout, dlse},
+        {{0.33461675477490127, -0.33461675477490127, -0.019911194210123814, -0.29176897580238176,
+          0.5706253621090809, -0.5706253621090809, 0.4714398981278307, -0.13966751581982706},
+         {1.102362758314984, 0.6202407082481711, 0.39008997385140515, -0.3156986124716052},
+         {0.5107536704162218, 1.9892463295837781}}));
   }
   const Args good = gradient_operands(false, kSmall, true);
   for (auto& sample : bad_samples<Op>(good)) all.push_back(std::move(sample));

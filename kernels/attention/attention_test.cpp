@@ -7,7 +7,10 @@
 #include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/fill/fill.h"
+#include "tessera/kernels/matmul/matmul.h"
 #include "tessera/kernels/pointwise/pointwise.h"
+#include "tessera/kernels/reduce/reduce.h"
+#include "tessera/kernels/softmax/softmax.h"
 #include "tessera/kernels/views/views.h"
 
 #include <gtest/gtest.h>
@@ -321,6 +324,107 @@ TEST(Attention, CausalQueriesOverMoreKeysSayWhichTheyAre) {
   EXPECT_EQ(from(0), slice(k, 2, {0, 1}).values());                    // the first sees itself
 }
 
+// o and lse from the ops that the formula is made of: 0 is added to the scores that are seen, -inf
+// to the others.
+std::array<Tensor, 2> capped_by_ops(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const Tensor& seen, double cap) {
+  const int64_t group = q.size(1) / k.size(1);
+  const Tensor products = matmul(q, repeat_interleave(k, group, 1), false, true),
+               scores = products / std::sqrt(static_cast<double>(q.size(3)));
+  const Tensor masked = tanh(scores / cap) * cap + seen;
+  return {matmul(softmax(masked), repeat_interleave(v, group, 1)), logsumexp(masked, {3})};
+}
+
+TEST(Attention, CappedScoresAreTanhBeforeTheMask) {
+  const Session session;
+  struct Sizes {
+    int64_t h, h_kv, t, s, d, dv;
+  };
+  for (const Sizes& z :
+       {Sizes{2, 2, 7, 7, 5, 3}, Sizes{6, 2, 67, 131, 9, 12}, Sizes{3, 1, 65, 65, 33, 7},
+        Sizes{4, 2, 1, 1, 4, 4}, Sizes{4, 2, 1, 90, 8, 5}, Sizes{6, 3, 1, 700, 8, 5}}) {
+    for (const AttentionMask& mask :
+         {AttentionMask(), kCausal, kCausal & AttentionMask::window(20)}) {
+      std::vector<double> hidden;
+      for (int64_t i = 0; i < z.t; ++i) {
+        for (int64_t j = 0; j < z.s; ++j) {
+          const int64_t back = i + z.s - z.t - j;
+          const bool seen = (!mask.has(AttentionMask::Kind::causal) || back >= 0) &&
+                            (!mask.has(AttentionMask::Kind::window) || std::abs(back) < 20);
+          hidden.push_back(seen ? 0 : -INFINITY);
+        }
+      }
+      const Tensor seen = from_values(hidden, {z.t, z.s}, DType::f64);
+      for (const double cap : {0.5, 50.}) {
+        const auto made = [&](int64_t heads, int64_t n, int64_t d, uint64_t i) {
+          return normal({2, heads, n, d}, {13, i}, 0, 2, DType::f64);
+        };
+        const Tensor dout = made(z.h, z.t, z.dv, 4), dlse = select(made(z.h, z.t, 1, 5), 3, 0);
+        const auto results = [&](const auto& attention) {
+          const std::vector<Tensor> in{made(z.h, z.t, z.d, 1).set_requires_grad(),
+                                       made(z.h_kv, z.s, z.d, 2).set_requires_grad(),
+                                       made(z.h_kv, z.s, z.dv, 3).set_requires_grad()};
+          const std::array<Tensor, 2> y = attention(in[0], in[1], in[2]);
+          auto all = grad({y[0], y[1]}, in, {.grad_outputs = {dout, dlse}});
+          all.insert(all.end(), y.begin(), y.end());
+          return all;
+        };
+        const AttentionOptions options{.mask = mask, .soft_cap = cap, .query_start = z.s - z.t};
+        const auto got = results([&](const Tensor& q, const Tensor& k, const Tensor& v) {
+          return scaled_dot_product_attention_with_lse(q, k, v, options);
+        });
+        const auto want = results([&](const Tensor& q, const Tensor& k, const Tensor& v) {
+          return capped_by_ops(q, k, v, seen, cap);
+        });
+        for (size_t i = 0; i < want.size(); ++i) {
+          const auto a = got[i].values(), b = want[i].values();
+          ASSERT_EQ(a.size(), b.size());
+          for (size_t j = 0; j < a.size(); ++j) {
+            ASSERT_NEAR(a[j], b[j], 1e-10) << "result " << i << " of " << z.t << " queries and "
+                                           << z.s << " keys, mask " << mask << ", cap " << cap;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Attention, ACapIsOneOfManyNumbers) {
+  const Session session;
+  const Tensor x = normal({1, 1, 5, 4}, {1, 1});
+  const auto with = [&](double cap) {
+    return scaled_dot_product_attention(x, x, x, {.soft_cap = cap}).values();
+  };
+  for (const double cap : {-1., -1e-9, 1e-31, 1e31, double{INFINITY}, double{NAN}}) {
+    const std::string text = error_of<ValueError>([&] { (void)with(cap); });
+    EXPECT_NE(text.find("expected 0 for none, or a number from 1e-30 to 1e30"), std::string::npos)
+        << cap << ": " << text;
+  }
+  EXPECT_EQ(with(0), scaled_dot_product_attention(x, x, x).values());
+  for (const double cap : {1e-30, 1e30}) {  // all scores are 0; none is another
+    const auto got = with(cap);
+    const auto want =
+        scaled_dot_product_attention(cap < 1 ? full({1, 1, 5, 4}, 0) : x, x, x).values();
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5) << cap;
+  }
+}
+
+// Scores that overflow are the cap.
+TEST(Attention, InfiniteScoresAreTheCap) {
+  const Session session;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor q = cast(full({1, 1, 70, 8}, 1e30), dtype).set_requires_grad(),
+                 v = cast(normal({1, 1, 70, 8}, {1, 3}), dtype);
+    const auto [o, lse] =
+        scaled_dot_product_attention_with_lse(q, q, v, {.mask = kCausal, .soft_cap = 30});
+    backward(o, {.gradient = ones({1, 1, 70, 8}, dtype)});
+    for (size_t i = 0; i < 70; ++i)
+      EXPECT_NEAR(lse.values()[i], 30 + std::log(static_cast<double>(i + 1)), 1e-5) << dtype;
+    for (const double x : o.values()) EXPECT_TRUE(std::isfinite(x)) << dtype;
+    for (const double x : q.grad().values()) EXPECT_EQ(x, 0) << dtype;
+  }
+}
+
 TEST(Attention, ErrorsOfMasksSayWhatWasGivenAndExpected) {
   const Session session;
   const Tensor x = normal({1, 1, 5, 4}, {1, 1});
@@ -373,9 +477,14 @@ TEST(Attention, EveryDtypeGivesWhatF64Gives) {
         Sizes{1, 4, 2, 70, 90, 192, 128}, Sizes{1, 2, 1, 65, 65, 40, 7},
         Sizes{1, 2, 1, 65, 70, 8, 49}, Sizes{1, 2, 2, 9, 9, 8, 0},
         Sizes{1, 6, 2, 1, 600, 40, 24}}) {
-    for (const int64_t window : {0, 40}) {
+    struct Variant {
+      int64_t window;
+      double cap;
+    };
+    for (const auto [window, cap] : {Variant{0, 0}, Variant{40, 0}, Variant{40, 0.7}}) {
       const AttentionOptions options{
           .mask = window ? kCausal & AttentionMask::window(window) : kCausal,
+          .soft_cap = cap,
           .query_start = z.s - z.t};
       const auto made = [&](int64_t heads, int64_t n, int64_t d, uint64_t i) {
         // d is the slowest dim in memory.
@@ -399,8 +508,8 @@ TEST(Attention, EveryDtypeGivesWhatF64Gives) {
             gap += (a[j] - b[j]) * (a[j] - b[j]);
             size += b[j] * b[j];
           }
-          EXPECT_LE(std::sqrt(gap / size), tolerance)
-              << t << ", result " << i << " of " << q.meta() << ", window " << window;
+          EXPECT_LE(std::sqrt(gap / size), tolerance) << t << ", result " << i << " of " << q.meta()
+                                                      << ", window " << window << ", cap " << cap;
         }
       }
     }

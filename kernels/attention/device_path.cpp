@@ -37,6 +37,7 @@ constexpr CudnnRefusal kRefusals[] = {
     {"queries and keys begin at different positions",
      [](const AttentionCase& c) { return !c.mask.is_all() && c.first_query != c.first_key; }},
     {"lse has a gradient", [](const AttentionCase& c) { return c.lse_gradient; }},
+    {"scores are capped", [](const AttentionCase& c) { return c.soft_cap != 0; }},
 };
 
 // What a mask's conditions say, joined.

@@ -34,6 +34,7 @@ struct AttentionCase {
   int64_t first_query = 0, first_key = 0;  ///< their positions
   bool mask_tensors = false;               ///< positions, documents or a block map are given
   bool lse_gradient = false;               ///< in backward: lse has a gradient
+  double soft_cap = 0;                     ///< of scores; 0: none
 };
 
 /// The reason if cuDNN takes the call, but is not installed.
@@ -99,7 +100,8 @@ template <class Op> AttentionCase attention_case(const Op& op, Metas in) {
                   .dv = in[2].shape[3],
                   .mask = op.mask,
                   .first_query = op.query_start,
-                  .first_key = op.key_start};
+                  .first_key = op.key_start,
+                  .soft_cap = op.soft_cap};
   for (size_t i = Op::mask_operands; i < in.size(); ++i)
     c.mask_tensors = c.mask_tensors || in.has(i);
   c.lse_gradient = Op::mask_operands > kLseGradient && in.has(kLseGradient);

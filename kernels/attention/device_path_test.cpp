@@ -41,7 +41,8 @@ TEST(AttentionPath, EachRowRefusesWhatNoOtherDoes) {
         c.keys = 40;
       },
       [](AttentionCase& c) { c.first_query = 3; },
-      [](AttentionCase& c) { c.lse_gradient = true; }};
+      [](AttentionCase& c) { c.lse_gradient = true; },
+      [](AttentionCase& c) { c.soft_cap = 50; }};
   std::set<std::string_view> reasons;
   for (const auto& change : changes) {
     AttentionCase c = kGood;

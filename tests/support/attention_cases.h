@@ -28,6 +28,7 @@ struct AttentionTest {
   bool heads_inner = true;
   int64_t first_query = 0;
   double scale = 0;  ///< 0: 1 / sqrt(d)
+  double soft_cap = 0;
   friend std::ostream& operator<<(std::ostream& out, const AttentionTest& t) {
     return out << t.name;
   }
@@ -43,7 +44,8 @@ inline AttentionCase case_of(const AttentionTest& a) {
           .d = a.d,
           .dv = a.dv,
           .mask = a.mask,
-          .first_query = a.first_query};
+          .first_query = a.first_query,
+          .soft_cap = a.soft_cap};
 }
 
 /// Every head size and mask of the table, T of every kind modulo 128, groups of 1 to 16, extreme
@@ -95,6 +97,14 @@ inline std::vector<AttentionTest> attention_tests() {
       {"RowsThatSeeNothing", 1, 2, 1, 20, 20, 64, 64, causal, DType::bf16, kOwn, 0, 1, true, -3},
       {"OddHeads", 1, 2, 1, 40, 40, 20, 20, causal, DType::bf16, kOwn},
       {"F32", 1, 2, 1, 40, 40, 64, 64, causal, DType::f32, kScalar},
+      {"Capped", 2, 4, 2, 150, 150, 64, 64, causal, DType::bf16, kOwn, 0, 4, true, 0, 0, 5},
+      {"CappedFarBelow", 1, 2, 1, 70, 90, 128, 128, causal & Mask::window(40), DType::f16, kOwn, 0,
+       10, true, 20, 0, 0.5},
+      {"CappedFarAbove", 1, 2, 1, 130, 130, 256, 256, Mask(), DType::bf16, kOwn, 0, 1, true, 0, 0,
+       50},
+      {"CappedNegativeScale", 1, 4, 2, 70, 70, 64, 64, causal, DType::bf16, kOwn, 0, 4, true, 0,
+       -0.2, 3},
+      {"CappedF32", 1, 4, 2, 70, 70, 64, 64, causal, DType::f32, kScalar, 0, 2, true, 0, 0, 2},
   };
 }
 
@@ -118,6 +128,7 @@ inline AttentionResults run_attention(const AttentionTest& a, const std::vector<
                                                               {.mask = a.mask,
                                                                .heads_inner = a.heads_inner,
                                                                .scale = a.scale,
+                                                               .soft_cap = a.soft_cap,
                                                                .query_start = a.first_query});
   backward(o, {.gradient = x[3]});
   const auto values = [](const Tensor& t) {
