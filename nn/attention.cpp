@@ -23,7 +23,8 @@ Tensor scaled(const Tensor& q, const Tensor& scale) {
 }
 
 // Queries and keys are the same tokens, except cached ones before them.
-AttentionOptions options_of(const AttentionMetadata& m, const KvCache* cache, double scale) {
+AttentionOptions options_of(const AttentionMetadata& m, const Attention::Config& c,
+                            const KvCache* cache) {
   if (cache && (m.documents.defined() || m.token_positions.defined())) {
     fail<ValueError>(
         "attention",
@@ -32,7 +33,8 @@ AttentionOptions options_of(const AttentionMetadata& m, const KvCache* cache, do
   }
   return {.mask = m.whole_mask(),
           .heads_inner = true,
-          .scale = scale,
+          .scale = c.scale,
+          .soft_cap = c.soft_cap,
           .query_start = cache ? cache->length : 0,
           .query_positions = m.token_positions,
           .key_positions = m.token_positions,
@@ -149,11 +151,12 @@ Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata,
   if (metadata.query_scale.defined()) q = scaled(q, metadata.query_scale);
   // A copy for backward: with new q and k, a view would keep the bytes of all three.
   if (config_.rotary || q_norm) v = contiguous(v);
-  const AttentionOptions options = options_of(metadata, cache, config_.scale);
+  const AttentionOptions options = options_of(metadata, config_, cache);
   if (cache && !metadata.cut) cache->append(k, v);
-  const Tensor y = metadata.cut
-                       ? metadata.cut->attend(q, k, v, {.scale = config_.scale, .cache = cache})[0]
-                       : scaled_dot_product_attention(q, k, v, options);
+  const CutAttention::Options of_cut{
+      .scale = config_.scale, .soft_cap = config_.soft_cap, .cache = cache};
+  const Tensor y = metadata.cut ? metadata.cut->attend(q, k, v, of_cut)[0]
+                                : scaled_dot_product_attention(q, k, v, options);
   return wo(reshape(y, {x.size(0), x.size(1), config_.n_heads * config_.head_dim}));
 }
 

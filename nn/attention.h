@@ -41,6 +41,7 @@ class TESSERA_API CutAttention {
  public:
   struct Options {
     double scale = 0;          ///< 0: 1 / sqrt(D)
+    double soft_cap = 0;       ///< of scores, as AttentionOptions has it; 0: none
     bool lse = false;          ///< whether the log-sum-exp is wanted, for attention_sink
     KvCache* cache = nullptr;  ///< of generation: where keys and values are kept
   };
@@ -117,6 +118,9 @@ class TESSERA_API Attention final : public Layer<Attention> {
     bool qk_norm_whole = false;
     /// Above 0: the same without weights and after RoPE, as Llama 4's "L2 norm".
     double qk_l2_norm_eps = 0;
+    /// Above 0: scores s become soft_cap tanh(s / soft_cap), as Gemma 2's. ValueError in forward:
+    /// one that AttentionOptions refuses.
+    double soft_cap = 0;
     /// Queries, keys and values in one matmul, unless wq, wk or wv has hooks.
     bool fused_qkv = true;
     DType dtype = DType::f32;

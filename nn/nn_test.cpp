@@ -293,6 +293,39 @@ TEST_F(NnTest, AttentionTurnsAPartOfAHeadAndNormsHeadsOrAllOfThem) {
   }
 }
 
+TEST_F(NnTest, AttentionCapsScoresWithACacheToo) {
+  const Tensor x = normal({2, 6, 16}, {7, 1});
+  const AttentionMetadata plain = causal_metadata(6, 4, 10000);
+  const auto made = [](double soft_cap) {
+    Attention m({.dim = 16,
+                 .n_heads = 4,
+                 .n_kv_heads = 2,
+                 .head_dim = 4,
+                 .input = Init::normal(0.5),
+                 .soft_cap = soft_cap});
+    initialize(m, 1);
+    return m;
+  };
+  const auto distance = [](const Tensor& a, const Tensor& b) { return amax(abs(a - b)).item(); };
+  const Tensor uncapped = made(0)(x, plain);
+  Attention m = made(0.5);
+  const Tensor y = m(x, plain);
+  EXPECT_GT(distance(y, uncapped), 1e-3);
+  EXPECT_LT(distance(made(1e20)(x, plain), uncapped), 1e-5);
+  AttentionMetadata even = plain;  // all scores are 0
+  even.query_scale = zeros({6});
+  EXPECT_LT(distance(made(1e-20)(x, plain), made(0)(x, even)), 1e-5);
+  EXPECT_THROW((void)made(-1)(x, plain), ValueError);
+  const NoGrad guard;
+  KvCache cache{.capacity = 6};
+  for (const Range step : {Range{0, 3}, Range{3, 5}, Range{5, 6}}) {
+    const int64_t n = step.stop - step.start;
+    const Tensor part =
+        m(contiguous(slice(x, 1, step)), causal_metadata(n, 4, 10000, step.start), &cache);
+    EXPECT_LT(distance(part, slice(y, 1, step)), 1e-5);
+  }
+}
+
 TEST_F(NnTest, TemperatureGrowsWithTheLogarithmOfThePosition) {
   const std::vector<double> all = query_temperature(7, 0, 3, 0.5, DType::f64).values();
   const std::vector<double> expected{0, 0, 1, 1, 1, 2, 2};  // whole steps of three

@@ -195,6 +195,39 @@ TEST(ContextMethods, ACutBatchIsJoinedAgain) {
   });
 }
 
+// A prompt of ten tokens, then two, then one.
+TEST(ContextMethods, CapsReachTheKeysOfGeneration) {
+  on_ranks(3, [](World&) {
+    const NoGrad guard;
+    const int64_t tokens = 13;
+    const Tensor q = numbers({2, tokens, 6, 8}), k = numbers({2, tokens, 3, 8}, 1),
+                 v = numbers({2, tokens, 3, 6}, 2);
+    const auto whole = [&](double cap) {
+      return scaled_dot_product_attention(
+          q, k, v, {.mask = AttentionMask::causal(), .heads_inner = true, .soft_cap = cap});
+    };
+    const Tensor want = whole(0.3);
+    EXPECT_GT(amax(abs(want - whole(0))).item(), 1e-3);
+    const Layout rows = Layout::replicated(Mesh::make({{"cp", 3}}));
+    const AttentionMetadata causal;
+    for (const auto method :
+         {ContextMethod::all_gather, ContextMethod::ring, ContextMethod::ulysses}) {
+      GenerationCut generation(context_options(method, LoadBalancer::none));
+      KvCache cache{.capacity = tokens};
+      for (const Range part : {Range{0, 10}, Range{10, 12}, Range{12, 13}}) {
+        const Tensor ids = distribute(zeros({2, part.stop - part.start}, DType::i64), rows);
+        const auto step = generation.next(ids, part.start, std::span(&causal, 1));
+        const auto own = [&](const Tensor& x) {
+          return distribute(contiguous(slice(x, 1, part)), layout_of(step.tokens));
+        };
+        const Tensor o = step.kinds[0].cut->attend(own(q), own(k), own(v),
+                                                   {.soft_cap = 0.3, .cache = &cache})[0];
+        expect_same(o, contiguous(slice(want, 1, part)), 1e-10);
+      }
+    }
+  });
+}
+
 TEST(ContextMethods, WhatDoesNotFitIsRefusedBeforeAnythingIsSent) {
   on_ranks(4, [](World&) {
     const CommTrace trace;

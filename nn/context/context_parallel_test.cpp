@@ -31,6 +31,7 @@ struct MaskCase {
   AttentionMask mask;
   bool documents = false, sink = false;
   AttentionPredicate sees = {};
+  double soft_cap = 0;
 };
 std::vector<MaskCase> mask_cases() {
   const AttentionMask causal = AttentionMask::causal();
@@ -43,9 +44,14 @@ std::vector<MaskCase> mask_cases() {
           {"prefix", causal | AttentionMask::prefix(21)},
           {"and, or", (causal & AttentionMask::window(9)) | AttentionMask::prefix(5), true},
           {"sink", causal & AttentionMask::window(40), true, true},
-          {"predicate", {}, false, true, [](int64_t b, int64_t q, int64_t k) {
+          {"predicate",
+           {},
+           false,
+           true,
+           [](int64_t b, int64_t q, int64_t k) {
              return k <= q && (q + 2 * k + b) % 3 != 0 && k / 50 != 1;
-           }}};
+           }},
+          {"capped", causal, true, true, {}, 0.7}};
 }
 
 struct MeshCase {
@@ -106,7 +112,8 @@ void expect_as_one_rank(const Trial& t, unsigned seed) {
   SCOPED_TRACE(t.text(whole.q.shape(), seed));
   const Tensor documents = random_documents(random, batches, length);
   AttentionMetadata metadata{.mask = t.mask.mask};
-  AttentionOptions plain{.mask = t.mask.mask, .heads_inner = true, .scale = 0.9};
+  AttentionOptions plain{
+      .mask = t.mask.mask, .heads_inner = true, .scale = 0.9, .soft_cap = t.mask.soft_cap};
   if (t.mask.documents) {
     plain.mask = t.mask.mask & AttentionMask::document();
     plain.query_documents = plain.key_documents = documents;
@@ -153,8 +160,8 @@ void expect_as_one_rank(const Trial& t, unsigned seed) {
   };
   Heads parts{part(whole.q), part(whole.k), part(whole.v),
               variable(whole.sink, Layout::replicated(mesh).with("tp", S0))};
-  const auto attended =
-      layers.cut->attend(parts.q, parts.k, parts.v, {.scale = 0.9, .lse = t.mask.sink});
+  const auto attended = layers.cut->attend(
+      parts.q, parts.k, parts.v, {.scale = 0.9, .soft_cap = t.mask.soft_cap, .lse = t.mask.sink});
   EXPECT_EQ(layout_of(attended[0]), layout_of(parts.q));
   const Tensor got = result_of(parts, attended, t.mask.sink);
   expect_same(cut.join(got), want, 1e-10);
@@ -197,6 +204,19 @@ TEST(ContextParallel, EveryMaskMethodAndBalancerIsAttentionOfOneRank) {
       }
     });
   }
+}
+
+// The sweep may pass over some of these.
+TEST(ContextParallel, CappedScoresAreThoseOfOneRankByEveryMethod) {
+  const MaskCase capped = mask_cases().back();
+  ASSERT_GT(capped.soft_cap, 0);
+  on_ranks(4, [&](World&) {
+    for (const auto method : {ContextMethod::all_gather, ContextMethod::ring,
+                              ContextMethod::ulysses, ContextMethod::ring_ulysses}) {
+      for (unsigned seed = 1; seed <= 4 && !testing::Test::HasFailure(); ++seed)
+        expect_as_one_rank({capped, method, LoadBalancer::head_tail, {1, 4, 1}}, seed);
+    }
+  });
 }
 
 }  // namespace

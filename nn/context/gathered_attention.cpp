@@ -16,16 +16,17 @@
 namespace tessera::nn {
 namespace {
 
+using detail::ScoreForm;
+
 class Gathered {
  public:
-  Gathered(std::shared_ptr<const AttentionPlan> plan, Mesh mesh, std::string axis, double scale)
-      : plan_(std::move(plan)), mesh_(mesh), axis_(std::move(axis)), scale_(scale) {}
+  Gathered(std::shared_ptr<const AttentionPlan> plan, Mesh mesh, std::string axis,
+           const ScoreForm& form)
+      : plan_(std::move(plan)), mesh_(mesh), axis_(std::move(axis)), form_(form) {}
 
   [[nodiscard]] std::array<Tensor, 2> forward(const Tensor& q, const Tensor& k,
                                               const Tensor& v) const {
-    AttentionOptions options = mask();
-    options.scale = scale_;
-    return scaled_dot_product_attention_with_lse(q, whole(k), whole(v), options);
+    return scaled_dot_product_attention_with_lse(q, whole(k), whole(v), options());
   }
 
   // `saved`: q, k, v, o, lse. Heads are independent, so it takes as many groups of them as there
@@ -51,16 +52,22 @@ class Gathered {
   }
 
  private:
-  [[nodiscard]] const AttentionOptions& mask() const { return plan_->sources[0].pieces[0].options; }
+  [[nodiscard]] AttentionOptions options() const {
+    return form_.of(plan_->sources[0].pieces[0].options);
+  }
   // Gradients of q and of this rank's k and v.
   [[nodiscard]] std::array<Tensor, 3> of_group(const std::array<Tensor, 5>& saved,
                                                const Tensor& dout, const Tensor& dlse) const {
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &o = saved[3], &lse = saved[4];
-    const AttentionOptions& m = mask();
+    const AttentionOptions m = options();
     // As in the gradient of the op itself: wider dtypes round o as finely as sums of p dp are.
-    const op::AttentionBackward op{m.mask,      m.heads_inner,
-                                   scale_,      m.query_start.value_or(0),
-                                   m.key_start, item_size(o.dtype()) < 4};
+    const op::AttentionBackward op{.mask = m.mask,
+                                   .heads_inner = m.heads_inner,
+                                   .scale = m.scale,
+                                   .query_start = m.query_start.value_or(0),
+                                   .key_start = m.key_start,
+                                   .all_keys = item_size(o.dtype()) < 4,
+                                   .soft_cap = m.soft_cap};
     auto found = [&] {
       const std::array in{q,
                           whole(k),
@@ -102,15 +109,16 @@ class Gathered {
   std::shared_ptr<const AttentionPlan> plan_;
   Mesh mesh_;
   std::string axis_;
-  double scale_;
+  ScoreForm form_;
 };
 
 }  // namespace
 
 std::array<Tensor, 2> detail::gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                                  std::shared_ptr<const AttentionPlan> plan,
-                                                 Mesh mesh, const std::string& axis, double scale) {
-  const Gathered gathered(std::move(plan), mesh, axis, scale);
+                                                 Mesh mesh, const std::string& axis,
+                                                 const ScoreForm& form) {
+  const Gathered gathered(std::move(plan), mesh, axis, form);
   const Function function{"gathered_attention",
                           [gathered](FunctionContext& context, Tensors in) {
                             const auto [o, lse] = gathered.forward(in[0], in[1], in[2]);

@@ -39,7 +39,9 @@ class PromptAttention final : public CutAttention {
     Tensor own_k = local(k), own_v = local(v);
     cache.append(own_k, own_v,
                  {.begin = 0, .room = kept_.count(cache.capacity), .tokens = kept_.prompt_length});
-    return cut_->attend(q, k, v, {.scale = options.scale, .lse = options.lse});
+    Options whole = options;
+    whole.cache = nullptr;
+    return cut_->attend(q, k, v, whole);
   }
 
  private:
@@ -86,9 +88,8 @@ class LaterAttention final : public CutAttention {
     cache.append(
         all_k, all_v,
         {.begin = kept_.count(seen_), .room = kept_.count(cache.capacity), .tokens = count_});
-    AttentionOptions mask = mask_;
-    mask.scale = options.scale;
-    const auto [o, lse] = scaled_dot_product_attention_with_lse(local(q), all_k, all_v, mask);
+    const auto [o, lse] = scaled_dot_product_attention_with_lse(
+        local(q), all_k, all_v, detail::ScoreForm(options).of(mask_));
     const auto [all_o, all_lse] = merged(o, lse, mesh_, axes_);
     Shape shape = q.shape();
     shape[3] = v.size(3);

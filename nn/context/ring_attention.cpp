@@ -16,6 +16,8 @@
 namespace tessera::nn {
 namespace {
 
+using detail::ScoreForm;
+
 // Keys and values of one source in one flat tensor, which is what travels.
 struct Pair {
   Tensor k, v;
@@ -67,9 +69,9 @@ class Merged {
 
 class Ring {
  public:
-  Ring(std::shared_ptr<const AttentionPlan> plan, Mesh mesh, int axis, double scale, Shape k,
-       Shape v)
-      : plan_(std::move(plan)), mesh_(mesh), axis_(axis), scale_(scale), k_(k), v_(v) {}
+  Ring(std::shared_ptr<const AttentionPlan> plan, Mesh mesh, int axis, const ScoreForm& form,
+       Shape k, Shape v)
+      : plan_(std::move(plan)), mesh_(mesh), axis_(axis), form_(form), k_(k), v_(v) {}
 
   [[nodiscard]] std::array<Tensor, 2> forward(const Tensor& q, const Tensor& k,
                                               const Tensor& v) const {
@@ -81,9 +83,8 @@ class Ring {
       const Pair all = views_of(flat, k_, v_, source.keys);
       for (const KeyPiece& piece : source.pieces) {
         const Pair some = piece_of(all, piece);
-        AttentionOptions options = piece.options;
-        options.scale = scale_;
-        const auto [o, lse] = scaled_dot_product_attention_with_lse(q, some.k, some.v, options);
+        const auto [o, lse] =
+            scaled_dot_product_attention_with_lse(q, some.k, some.v, form_.of(piece.options));
         merged.add(o, lse);
       }
       flat = next;
@@ -138,9 +139,13 @@ class Ring {
     const Pair all = views_of(flat, k_, v_, source.keys), to = views_of(sums, k_, v_, source.keys);
     for (const KeyPiece& piece : source.pieces) {
       const Pair keys = piece_of(all, piece), of_keys = piece_of(to, piece);
-      const AttentionOptions& o = piece.options;
-      const op::AttentionBackward op{o.mask, o.heads_inner, scale_, o.query_start.value_or(0),
-                                     o.key_start};
+      const AttentionOptions o = form_.of(piece.options);
+      const op::AttentionBackward op{.mask = o.mask,
+                                     .heads_inner = o.heads_inner,
+                                     .scale = o.scale,
+                                     .query_start = o.query_start.value_or(0),
+                                     .key_start = o.key_start,
+                                     .soft_cap = o.soft_cap};
       const std::array in{saved[0],        keys.k,
                           keys.v,          saved[3],
                           saved[4],        dy[0],
@@ -159,7 +164,7 @@ class Ring {
   std::shared_ptr<const AttentionPlan> plan_;
   Mesh mesh_;
   int axis_;
-  double scale_;
+  ScoreForm form_;
   Shape k_, v_;  // of this rank's keys and values
 };
 
@@ -167,8 +172,8 @@ class Ring {
 
 std::array<Tensor, 2> detail::ring_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                              std::shared_ptr<const AttentionPlan> plan, Mesh mesh,
-                                             int axis, double scale) {
-  const Ring ring(std::move(plan), mesh, axis, scale, k.shape(), v.shape());
+                                             int axis, const ScoreForm& form) {
+  const Ring ring(std::move(plan), mesh, axis, form, k.shape(), v.shape());
   const Function function{"ring_attention",
                           [ring](FunctionContext& context, Tensors in) {
                             const auto [o, lse] = ring.forward(in[0], in[1], in[2]);

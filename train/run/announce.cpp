@@ -80,7 +80,8 @@ void announce_attention(const Config& c, const RunParts& parts, const Print& pri
                        .d = of.head_dim,
                        .dv = of.head_dim,
                        .mask = kind.mask,
-                       .mask_tensors = cut || documents || kind.block_map.blocks.defined()};
+                       .mask_tensors = cut || documents || kind.block_map.blocks.defined(),
+                       .soft_cap = of.soft_cap};
     const AttentionChoice choice = choose_attention(call, has_cudnn());
     const std::string by =
         choice.path == AttentionPath::cudnn
