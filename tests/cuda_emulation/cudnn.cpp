@@ -45,9 +45,9 @@ constexpr auto kBad = static_cast<Status>(2000), kFailed = static_cast<Status>(5
 struct Object {
   Kind kind;
   bool finalized = false;
-  std::map<Attribute, std::vector<int64_t>> numbers;
-  std::map<Attribute, std::vector<const Object*>> parts;
-  std::map<Attribute, std::vector<void*>> pointers;
+  std::map<Attribute, std::vector<int64_t>> numbers = {};
+  std::map<Attribute, std::vector<const Object*>> parts = {};
+  std::map<Attribute, std::vector<void*>> pointers = {};
 
   [[nodiscard]] int64_t number(Attribute a, int64_t otherwise = 0) const {
     const auto found = numbers.find(a);
