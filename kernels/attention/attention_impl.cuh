@@ -103,7 +103,7 @@ template <class F> void with_cap(const AttentionSizes& z, F&& f) {
   else f.template operator()<false>();
 }
 
-/// What a product of a query and a key counts, where scores are capped if kCap.
+/// The score of a query and a key by their product, capped if kCap.
 template <class C, bool kCap> struct Score {
   C value, slope = 1;  // slope: of the score before it was capped
 

@@ -97,8 +97,8 @@ template <int kM, int kColumns> struct Sums {
   }
 };
 
-/// What a product of a query and a key counts: its score in powers of 2, over `scale`. If scores
-/// are capped that is the share of the cap that they become.
+/// The score of a query and a key by their product, in powers of 2 and divided by `scale`: the
+/// product itself, or, if scores are capped, the share of the cap.
 template <bool kCap> struct ScoreForm {
   float scale, before = 1, inverse = 1;  // before: a product's factor before the cap
 

@@ -51,10 +51,10 @@ inline Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin,
 struct RopeScaling {
   enum class Kind : uint8_t { none, llama3, yarn, linear, longrope };
   Kind kind = Kind::none;
-  double factor = 1;                     ///< longer by this much, 1 or more
+  /// Longer by this much, 1 or more. linear (Chen et al., Position Interpolation, 2023) divides all
+  /// frequencies by it.
+  double factor = 1;
   int64_t original_max_position = 8192;  ///< the context of the training
-
-  /// linear (Chen et al., Position Interpolation, 2023): all frequencies are divided by the factor.
 
   /// llama3 (Llama 3.1's reference code, 2024): frequencies that turn at least high_freq_factor
   /// times in the original context stay, those that turn at most low_freq_factor times are divided
@@ -72,9 +72,9 @@ struct RopeScaling {
   std::vector<double> short_factors = {}, long_factors = {};
   bool is_long = false;  ///< which of them counts
 
-  /// yarn and longrope: cos and sin are multiplied by it. 0: of yarn 1 + mscale ln(factor) / 10,
-  /// over the same of mscale_all_dim if both are given (DeepSeek), where mscale is 1 if not given;
-  /// of longrope sqrt(1 + ln(factor) / ln(original_max_position)).
+  /// yarn and longrope multiply cos and sin by it. 0 is the default: for longrope sqrt(1 +
+  /// ln(factor) / ln(original_max_position)); for yarn 1 + mscale ln(factor) / 10 with an mscale of
+  /// 1 if it is not given, divided by the same with mscale_all_dim if both are given (DeepSeek).
   double attention_factor = 0;
   double mscale = 0, mscale_all_dim = 0;
 };
@@ -83,7 +83,7 @@ struct RopeScaling {
 /// negative dim, a theta that is not positive, a scaling that contradicts itself.
 TESSERA_API std::vector<double> rope_frequencies(int64_t dim, double theta,
                                                  const RopeScaling& scaling = {});
-/// What cos and sin are multiplied by; 1 unless yarn or longrope.
+/// The factor of cos and sin; 1 unless yarn or longrope.
 TESSERA_API double rope_attention_factor(const RopeScaling& scaling);
 
 /// Tables for positions [start, start + length): {cos, sin} of (length, dim/2), angle = position *

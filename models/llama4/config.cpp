@@ -32,7 +32,7 @@ std::vector<std::string> Config::conflicts() const {
 }
 
 std::span<const models::Flavor<Config>> flavors() {
-  const RopeScaling scaling{
+  constexpr RopeScaling kScaling{
       .kind = RopeScaling::Kind::llama3, .factor = 16, .low_freq_factor = 1, .high_freq_factor = 1};
   static const std::array<models::Flavor<Config>, 3> all{{
       {"debugmodel",
@@ -45,9 +45,9 @@ std::span<const models::Flavor<Config>> flavors() {
         .moe = {.num_experts = 8, .moe_inter_dim = 512},
         .interleave_moe_layer_step = 2,
         .vocab_size = 2048,
-        .rope_scaling = scaling,
+        .rope_scaling = kScaling,
         .attention_chunk_size = 256}},
-      {"17Bx16E", {.max_seq_len = 10485760, .rope_scaling = scaling}},
+      {"17Bx16E", {.max_seq_len = 10485760, .rope_scaling = kScaling}},
       {"17Bx128E",
        {.moe = {.num_experts = 128, .moe_inter_dim = 8192},
         .interleave_moe_layer_step = 2,
