@@ -25,7 +25,7 @@ std::vector<std::string> Config::conflicts() const {
 }
 
 namespace {
-const RopeScaling kScaling{.kind = RopeScaling::Kind::llama3, .factor = 8};
+constexpr RopeScaling kScaling{.kind = RopeScaling::Kind::llama3, .factor = 8};
 }  // namespace
 
 std::span<const models::Flavor<Config>> flavors() {
