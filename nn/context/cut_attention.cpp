@@ -117,12 +117,12 @@ class ContextAttention final : public CutAttention {
     }
     auto [o, lse] = [&] {
       const Mesh mesh = layout_.mesh();
-      const detail::ScoreForm form(options);
+      const detail::ScoreOptions scores(options);
       if (!ring_axis_.empty())
-        return detail::ring_attention(q, k, v, plan_, mesh, mesh.index(ring_axis_), form);
+        return detail::ring_attention(q, k, v, plan_, mesh, mesh.index(ring_axis_), scores);
       if (!gather_axis_.empty())
-        return detail::gathered_attention(q, k, v, plan_, mesh, gather_axis_, form);
-      return attend_to_all(q, k, v, form);
+        return detail::gathered_attention(q, k, v, plan_, mesh, gather_axis_, scores);
+      return attend_to_all(q, k, v, scores);
     }();
     if (heads_axis_.empty()) return {o, lse};
     return {exchanged(o, 2, 1, heads), options.lse ? exchanged(lse, 1, 2, heads) : Tensor()};
@@ -130,7 +130,7 @@ class ContextAttention final : public CutAttention {
 
   // To the keys of all parts, which are here, but not in order.
   [[nodiscard]] std::array<Tensor, 2> attend_to_all(const Tensor& q, Tensor k, Tensor v,
-                                                    const detail::ScoreForm& form) const {
+                                                    const detail::ScoreOptions& scores) const {
     for (Tensor* x : {&k, &v}) {
       if (!plan_->key_rows.defined()) break;
       const Shape shape = x->shape();
@@ -138,7 +138,7 @@ class ContextAttention final : public CutAttention {
       *x = reshape(index_select(rows, 0, plan_->key_rows), shape);
     }
     return scaled_dot_product_attention_with_lse(q, k, v,
-                                                 form.of(plan_->sources[0].pieces[0].options));
+                                                 scores.of(plan_->sources[0].pieces[0].options));
   }
 
   ContextMethod method_;

@@ -28,11 +28,11 @@ struct AttentionPlan {
 
 namespace detail {
 
-/// What a layer's scores are, whatever they are of.
-struct ScoreForm {
+/// The scale and the soft cap of a layer's scores.
+struct ScoreOptions {
   double scale = 0, soft_cap = 0;
-  explicit ScoreForm(const CutAttention::Options& o) : scale(o.scale), soft_cap(o.soft_cap) {}
-  /// Attention by the mask of `o`.
+  explicit ScoreOptions(const CutAttention::Options& o) : scale(o.scale), soft_cap(o.soft_cap) {}
+  /// `o` with these.
   [[nodiscard]] AttentionOptions of(AttentionOptions o) const {
     o.scale = scale, o.soft_cap = soft_cap;
     return o;
@@ -49,13 +49,13 @@ bool goes_round(ContextMethod method);
 /// where rank r has those of plan->sources[r]. Backward sends them round again.
 std::array<Tensor, 2> ring_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                      std::shared_ptr<const AttentionPlan> plan, Mesh mesh, int axis,
-                                     const ScoreForm& form);
+                                     const ScoreOptions& scores);
 
 /// Attention of q (b, t, h, d) to keys and values (b, s, hkv, d) of which each rank of `axis` has
 /// its part. Backward gathers them again.
 std::array<Tensor, 2> gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                          std::shared_ptr<const AttentionPlan> plan, Mesh mesh,
-                                         const std::string& axis, const ScoreForm& form);
+                                         const std::string& axis, const ScoreOptions& scores);
 
 /// How the log-sum-exp (B, H, T) of queries (B, T, H, D) of `layout` lies.
 Layout lse_layout(Layout layout);

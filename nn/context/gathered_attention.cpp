@@ -16,13 +16,13 @@
 namespace tessera::nn {
 namespace {
 
-using detail::ScoreForm;
+using detail::ScoreOptions;
 
 class Gathered {
  public:
   Gathered(std::shared_ptr<const AttentionPlan> plan, Mesh mesh, std::string axis,
-           const ScoreForm& form)
-      : plan_(std::move(plan)), mesh_(mesh), axis_(std::move(axis)), form_(form) {}
+           const ScoreOptions& scores)
+      : plan_(std::move(plan)), mesh_(mesh), axis_(std::move(axis)), scores_(scores) {}
 
   [[nodiscard]] std::array<Tensor, 2> forward(const Tensor& q, const Tensor& k,
                                               const Tensor& v) const {
@@ -53,7 +53,7 @@ class Gathered {
 
  private:
   [[nodiscard]] AttentionOptions options() const {
-    return form_.of(plan_->sources[0].pieces[0].options);
+    return scores_.of(plan_->sources[0].pieces[0].options);
   }
   // Gradients of q and of this rank's k and v.
   [[nodiscard]] std::array<Tensor, 3> of_group(const std::array<Tensor, 5>& saved,
@@ -109,7 +109,7 @@ class Gathered {
   std::shared_ptr<const AttentionPlan> plan_;
   Mesh mesh_;
   std::string axis_;
-  ScoreForm form_;
+  ScoreOptions scores_;
 };
 
 }  // namespace
@@ -117,8 +117,8 @@ class Gathered {
 std::array<Tensor, 2> detail::gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                                  std::shared_ptr<const AttentionPlan> plan,
                                                  Mesh mesh, const std::string& axis,
-                                                 const ScoreForm& form) {
-  const Gathered gathered(std::move(plan), mesh, axis, form);
+                                                 const ScoreOptions& scores) {
+  const Gathered gathered(std::move(plan), mesh, axis, scores);
   const Function function{"gathered_attention",
                           [gathered](FunctionContext& context, Tensors in) {
                             const auto [o, lse] = gathered.forward(in[0], in[1], in[2]);

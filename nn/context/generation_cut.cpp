@@ -89,7 +89,7 @@ class LaterAttention final : public CutAttention {
         all_k, all_v,
         {.begin = kept_.count(seen_), .room = kept_.count(cache.capacity), .tokens = count_});
     const auto [o, lse] = scaled_dot_product_attention_with_lse(
-        local(q), all_k, all_v, detail::ScoreForm(options).of(mask_));
+        local(q), all_k, all_v, detail::ScoreOptions(options).of(mask_));
     const auto [all_o, all_lse] = merged(o, lse, mesh_, axes_);
     Shape shape = q.shape();
     shape[3] = v.size(3);

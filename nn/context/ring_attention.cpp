@@ -16,7 +16,7 @@
 namespace tessera::nn {
 namespace {
 
-using detail::ScoreForm;
+using detail::ScoreOptions;
 
 // Keys and values of one source in one flat tensor, which is what travels.
 struct Pair {
@@ -69,9 +69,9 @@ class Merged {
 
 class Ring {
  public:
-  Ring(std::shared_ptr<const AttentionPlan> plan, Mesh mesh, int axis, const ScoreForm& form,
+  Ring(std::shared_ptr<const AttentionPlan> plan, Mesh mesh, int axis, const ScoreOptions& scores,
        Shape k, Shape v)
-      : plan_(std::move(plan)), mesh_(mesh), axis_(axis), form_(form), k_(k), v_(v) {}
+      : plan_(std::move(plan)), mesh_(mesh), axis_(axis), scores_(scores), k_(k), v_(v) {}
 
   [[nodiscard]] std::array<Tensor, 2> forward(const Tensor& q, const Tensor& k,
                                               const Tensor& v) const {
@@ -84,7 +84,7 @@ class Ring {
       for (const KeyPiece& piece : source.pieces) {
         const Pair some = piece_of(all, piece);
         const auto [o, lse] =
-            scaled_dot_product_attention_with_lse(q, some.k, some.v, form_.of(piece.options));
+            scaled_dot_product_attention_with_lse(q, some.k, some.v, scores_.of(piece.options));
         merged.add(o, lse);
       }
       flat = next;
@@ -139,7 +139,7 @@ class Ring {
     const Pair all = views_of(flat, k_, v_, source.keys), to = views_of(sums, k_, v_, source.keys);
     for (const KeyPiece& piece : source.pieces) {
       const Pair keys = piece_of(all, piece), of_keys = piece_of(to, piece);
-      const AttentionOptions o = form_.of(piece.options);
+      const AttentionOptions o = scores_.of(piece.options);
       const op::AttentionBackward op{.mask = o.mask,
                                      .heads_inner = o.heads_inner,
                                      .scale = o.scale,
@@ -164,7 +164,7 @@ class Ring {
   std::shared_ptr<const AttentionPlan> plan_;
   Mesh mesh_;
   int axis_;
-  ScoreForm form_;
+  ScoreOptions scores_;
   Shape k_, v_;  // of this rank's keys and values
 };
 
@@ -172,8 +172,8 @@ class Ring {
 
 std::array<Tensor, 2> detail::ring_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                              std::shared_ptr<const AttentionPlan> plan, Mesh mesh,
-                                             int axis, const ScoreForm& form) {
-  const Ring ring(std::move(plan), mesh, axis, form, k.shape(), v.shape());
+                                             int axis, const ScoreOptions& scores) {
+  const Ring ring(std::move(plan), mesh, axis, scores, k.shape(), v.shape());
   const Function function{"ring_attention",
                           [ring](FunctionContext& context, Tensors in) {
                             const auto [o, lse] = ring.forward(in[0], in[1], in[2]);
