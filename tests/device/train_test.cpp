@@ -176,9 +176,8 @@ TEST_F(DeviceRun, IsComparedWithOneOnAnother) {
   EXPECT_EQ(out_.str().find("device: cpu"), std::string::npos) << out_.str();
 }
 
-// A step makes no tensor on the host. The host waits for the device in no step that is not logged,
-// and once for the values of all steps up to one that is: when it has given the device the next
-// one.
+// A step makes no tensor on the host. The host waits for the device in logged steps alone:
+// once, for the values of all steps up to this one, when it has given the device the next one.
 TEST_F(DeviceRun, AStepStaysOnItsDevice) {
   for (const Words& model : {tiny_model(), tiny_gpt2(), tiny_experts()}) {
     SCOPED_TRACE(model[1]);

@@ -110,8 +110,8 @@ TEST_F(TrainNcclCuda, APipelineHasTheLossesOfTheCpu) {
   }
 }
 
-// The host waits for a device in no step that is not logged, and gives it the actions in their
-// order. Rank 0's order is printed, with the ops of each action.
+// The host waits for a device in logged steps alone, and gives it the actions in their order. Rank
+// 0's order is printed, with the ops of each action.
 TEST_F(TrainNcclCuda, APipelineGivesItsDevicesWorkWithoutAWait) {
   if (Process::get().cuda().device_count() < 2) GTEST_SKIP() << "fewer than 2 devices";
   for (const std::string schedule : {"1F1B", "ZBVZeroBubble"}) {

@@ -33,8 +33,8 @@ struct PlacedBatch {
 
 /// The inputs of each stage of a pipeline, by stage, without bytes: equal on all ranks.
 using StageInputs = std::vector<std::vector<nn::TensorForm>>;
-/// In training, if a micro-batch is like `batch`, which is on the meta device. Builds each stage
-/// there.
+/// The inputs in training with micro-batches like `batch`, which is on the meta device, where each
+/// stage is built.
 [[nodiscard]] TESSERA_API StageInputs stage_inputs(const Config& config, const Mesh& mesh,
                                                    const PlacedBatch& batch);
 
