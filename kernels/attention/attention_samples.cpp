@@ -64,7 +64,7 @@ Args known_qkv() {
 }
 constexpr Sizes kSmall{2, 4, 2, 7, 9, 6, 5};
 constexpr Sizes kLong{1, 2, 1, 131, 140, 24, 16};
-constexpr Sizes kWhole{1, 2, 2, 320, 320, 4, 4}, kUneven{2, 2, 1, 100, 130, 4, 4};
+constexpr Sizes kWhole{1, 2, 2, 192, 192, 4, 4}, kUneven{2, 2, 1, 100, 130, 4, 4};
 
 // The forms that positions and documents come in, for kSmall.
 std::vector<Args> forms(const Mask& mask) {
@@ -94,8 +94,8 @@ Args cycle(int64_t t, int64_t s) {
   return {ids({t}, values), ids({s}, values)};
 }
 
-// `operands(inner, sizes, variant)`: the inputs before those of masks.
-template <class Op, class F> std::vector<Sample<Op>> good_samples(F&& operands) {
+// `operands(inner, sizes, variant)`: the inputs before those of masks. `cached`: keys in a cache.
+template <class Op, class F> std::vector<Sample<Op>> good_samples(int64_t cached, F&& operands) {
   std::vector<Sample<Op>> all;
   int variant = 0;
   for (const Mask& mask : masks()) {
@@ -122,12 +122,13 @@ template <class Op, class F> std::vector<Sample<Op>> good_samples(F&& operands) 
   add({causal | Mask::prefix(30)}, kUneven, map_of(kUneven, true));
   add({causal, false, 0, -2}, {1, 1, 1, 5, 5, 4, 4}, plain);  // the first rows see nothing
   // One query against a cache: in order, in documents, in any order, and by a map.
-  const Sizes one{2, 6, 2, 1, 700, 24, 16};
-  add({causal & Mask::window(300), true, 0, 698}, one, plain);
-  add({causal & Mask::document(), false, 0, 698}, one,
-      {no_arg(), no_arg(), ids({2, 1}, {0, 3}), index_arg({700}, 0, 1).value(3)});
-  add({causal}, one, {ids({2, 1}, {90, 20}), cycle(1, 700)[1]});
-  add({causal, true, 0, 400}, one, map_of(one, true));
+  const Sizes one{2, 6, 2, 1, cached, 24, 16};
+  const Mask nearest = causal & Mask::window(cached / 2 - 50);
+  add({nearest, true, 0, cached - 2}, one, plain);
+  add({causal & Mask::document(), false, 0, cached - 2}, one,
+      {no_arg(), no_arg(), ids({2, 1}, {0, 3}), index_arg({cached}, 0, 1).value(3)});
+  add({causal}, one, {ids({2, 1}, {90, 20}), cycle(1, cached)[1]});
+  add({causal, true, 0, cached / 2 + 50}, one, map_of(one, true));
   // Caps far below the scores, near them and far above.
   const auto capped = [&](Op op, double cap, const Sizes& z, const Args& form) {
     op.soft_cap = cap;
@@ -141,7 +142,8 @@ template <class Op, class F> std::vector<Sample<Op>> good_samples(F&& operands) 
   capped({causal & Mask::window(70)}, 1, kLong, plain);
   capped({causal}, 3, kLong, cycle(kLong.t, kLong.s));
   capped({causal, true}, 1.5, kWhole, map_of(kWhole, false));
-  capped({causal & Mask::window(300), true, 0, 698}, 1, one, plain);
+  capped({causal, false, 0, -6}, 1, {1, 1, 1, 5, 5, 4, 4}, plain);  // no row sees anything
+  capped({nearest, true, 0, cached - 2}, 1, one, plain);
   return all;
 }
 
@@ -181,7 +183,8 @@ template <class Op> std::vector<Sample<Op>> bad_samples(const Args& good) {
 }  // namespace
 
 std::vector<Sample<Attention>> Attention::samples() {
-  auto all = good_samples<Attention>([](bool inner, const Sizes& z, int) { return qkv(inner, z); });
+  auto all =
+      good_samples<Attention>(700, [](bool inner, const Sizes& z, int) { return qkv(inner, z); });
   const Mask causal = Mask::causal();
   const auto time = [&](const Attention& op, const Sizes& z, const Args& form = {}) {
     all.push_back(timed(op, qkv(op.heads_inner, z) + form));
@@ -226,7 +229,7 @@ std::vector<Sample<Attention>> Attention::samples() {
 
 std::vector<Sample<AttentionBackward>> AttentionBackward::samples() {
   using Op = AttentionBackward;
-  auto all = good_samples<Op>([](bool inner, const Sizes& z, int variant) {
+  auto all = good_samples<Op>(170, [](bool inner, const Sizes& z, int variant) {
     return gradient_operands(inner, z, variant % 2 == 0);
   });
   for (size_t i = 0, n = all.size(); i < n; i += 3) {
