@@ -62,9 +62,9 @@ void check(const MemorySizes& s) {
 
     // In the middle block, between attention and its feed-forward: it and the next are gathered.
     const auto middle = static_cast<size_t>(s.layers / 2);
-    const auto& block = dynamic_cast<const RotaryBlock&>(*model.units()[middle]);
+    const auto& block = dynamic_cast<const TransformerBlock&>(*model.units()[middle]);
     int64_t inside = 0;
-    auto hook = const_cast<RotaryBlock&>(block).feed_forward->register_forward_pre_hook(
+    auto hook = const_cast<TransformerBlock&>(block).feed_forward->register_forward_pre_hook(
         [&](const nn::Module&, TensorList&) { inside = live(); });
     const Tensor loss = model.loss(tokens, tokens, metadata).sum;
     hook.remove();

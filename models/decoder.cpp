@@ -123,10 +123,20 @@ Tensor Decoder::features(const Tensor& x, const Metadata& metadata) const {
 
 Tensor Decoder::logits(const Tensor& features) const { return run(&Decoder::head_of, features); }
 
+Tensor Decoder::scaled(const Tensor& features) const {
+  return sizes_.logit_scale == 1 ? features : features * sizes_.logit_scale;
+}
+
+Tensor Decoder::logits_in_head(const Tensor& features) const {
+  const Tensor y = linear(scaled(features), head().table);  // (..., V)
+  const double cap = sizes_.logit_soft_cap;
+  return cap > 0 ? tanh(y * (1 / cap)) * cap : y;
+}
+
 Tensor Decoder::head_of(const Tensor& features) const {
   return require_head("logits").module->run(
-      [](const Tensor& x, const Decoder* model) { return linear(x, model->head().table); },
-      features, this);
+      [](const Tensor& x, const Decoder* model) { return model->logits_in_head(x); }, features,
+      this);
 }
 
 Tensor Decoder::forward(const Tensor& tokens, const Metadata& metadata) const {
@@ -182,7 +192,9 @@ TensorList Decoder::head_loss_of(const Tensor& x, const Tensor& targets,
                                  const CrossEntropyOptions& options) const {
   const auto [sum, count] = require_head("loss").module->run(
       [](const Tensor& in, const Tensor& of, const Decoder* model, const CrossEntropyOptions& o) {
-        return linear_cross_entropy(in, model->head().table, of, o);
+        if (model->sizes_.logit_soft_cap > 0)
+          return cross_entropy(model->logits_in_head(in), of, o);
+        return linear_cross_entropy(model->scaled(in), model->head().table, of, o);
       },
       finish(x), targets, this, options);
   return {sum, count};

@@ -64,6 +64,8 @@ class TESSERA_API Decoder : public LanguageModel {
     int64_t attention_dim = 0;  ///< per layer: query heads x (head size of keys + of values) / 2
     nn::Router::Config router = {};  ///< of layers with experts
     double load_balance_coeff = 0;   ///< by which a step moves the bias of a router
+    double logit_scale = 1;          ///< logits are multiplied by it
+    double logit_soft_cap = 0;       ///< above 0: logits y become cap tanh(y / cap)
   };
   explicit Decoder(const Sizes& sizes) : sizes_(sizes) {}
 
@@ -114,6 +116,9 @@ class TESSERA_API Decoder : public LanguageModel {
   [[nodiscard]] TensorList head_loss_of(const Tensor& x, const Tensor& targets,
                                         const CrossEntropyOptions& options) const;
   [[nodiscard]] Tensor head_of(const Tensor& features) const;
+  // Within the run of the head's module.
+  [[nodiscard]] Tensor scaled(const Tensor& features) const;
+  [[nodiscard]] Tensor logits_in_head(const Tensor& features) const;
   [[nodiscard]] Tensor logits_of(const Tensor& x, const Metadata& metadata) const;
   // Sum and count and, with experts, load (layers, 2, experts) and sums (layers, 3).
   [[nodiscard]] TensorList loss_of(const Tensor& x, const Tensor& targets, const Metadata& metadata,

@@ -102,9 +102,14 @@ Attention::Attention(const Config& c)
                      " is not an even number of values of a head of ", c.head_dim);
   }
   if (c.qk_norm_eps > 0) {
-    const auto size = [&](int64_t n) { return c.qk_norm_whole ? n * c.head_dim : c.head_dim; };
-    q_norm.emplace(size(c.n_heads), c.qk_norm_eps, c.dtype);
-    k_norm.emplace(size(c.n_kv_heads), c.qk_norm_eps, c.dtype);
+    const auto norm = [&](int64_t n) {
+      return RmsNorm::Config{.dim = c.qk_norm_whole ? n * c.head_dim : c.head_dim,
+                             .eps = c.qk_norm_eps,
+                             .weight_offset = c.qk_norm_offset,
+                             .dtype = c.dtype};
+    };
+    q_norm.emplace(norm(c.n_heads));
+    k_norm.emplace(norm(c.n_kv_heads));
   }
 }
 

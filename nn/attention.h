@@ -116,6 +116,7 @@ class TESSERA_API Attention final : public Layer<Attention> {
     double qk_norm_eps = 0;    ///< above 0: RMS norms of queries and keys, as Qwen 3
     /// They are over all heads of a token at once, as OLMo 2's, and not over D.
     bool qk_norm_whole = false;
+    double qk_norm_offset = 0;  ///< their weight_offset, 1 in Gemma 3
     /// Above 0: the same without weights and after RoPE, as Llama 4's "L2 norm".
     double qk_l2_norm_eps = 0;
     /// Above 0: scores s become soft_cap tanh(s / soft_cap), as Gemma 2's. ValueError in forward:

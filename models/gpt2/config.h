@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tessera/core/dtype.h"
+#include "tessera/models/architecture.h"
 #include "tessera/models/config/fields.h"
 #include "tessera/models/config/flavor.h"
 
@@ -25,6 +26,7 @@ struct TESSERA_API Config {
 
   [[nodiscard]] int64_t head_dim() const { return dim / n_heads; }
   [[nodiscard]] int64_t ffn_dim() const { return 4 * dim; }
+  [[nodiscard]] models::Architecture architecture() const;
   void fields(config::Fields& f);
   /// Conflicts between fields.
   [[nodiscard]] std::vector<std::string> conflicts() const;

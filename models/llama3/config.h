@@ -4,6 +4,7 @@
 #pragma once
 
 #include "tessera/kernels/rope/rope.h"
+#include "tessera/models/architecture.h"
 #include "tessera/models/config/fields.h"
 #include "tessera/models/config/flavor.h"
 
@@ -24,6 +25,7 @@ struct TESSERA_API Config {
   DType dtype = DType::f32;          ///< of parameters
 
   [[nodiscard]] int64_t head_dim() const { return dim / n_heads; }
+  [[nodiscard]] models::Architecture architecture() const;
   void fields(config::Fields& f);
   /// Conflicts between fields.
   [[nodiscard]] std::vector<std::string> conflicts() const;

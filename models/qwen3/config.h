@@ -4,6 +4,7 @@
 #pragma once
 
 #include "tessera/kernels/rope/rope.h"
+#include "tessera/models/architecture.h"
 #include "tessera/models/config/fields.h"
 #include "tessera/models/config/flavor.h"
 #include "tessera/models/config/moe_fields.h"
@@ -29,6 +30,7 @@ struct TESSERA_API Config {
   [[nodiscard]] bool has_experts(int64_t layer) const {
     return moe.num_experts > 0 && (layer + 1) % decoder_sparse_step == 0;
   }
+  [[nodiscard]] models::Architecture architecture() const;
   void fields(config::Fields& f);
   /// Conflicts between fields.
   [[nodiscard]] std::vector<std::string> conflicts() const;

@@ -3,60 +3,28 @@
 // are, as in torchtitan.
 #include "tessera/models/qwen3/qwen3.h"
 
-#include <cmath>
-
 namespace tessera::qwen3 {
-namespace {
 
-constexpr double kStd = 0.02;
-
-nn::Init residual_init(const Config& c) {
-  const double layers = c.moe.num_experts > 0 ? 2.0 * static_cast<double>(c.n_layers) : 1;
-  return nn::Init::normal(kStd / std::sqrt(layers));
-}
-
-nn::MoE::Config mixture_of(const Config& c) {
-  nn::Router::Config router = models::router_config(c.moe, c.dim, c.dtype);
-  router.score = nn::Router::Score::softmax;
-  router.gate = nn::Init::normal(kStd);
-  return {.router = router,
-          .hidden = c.moe.moe_inter_dim,
-          .balance = c.moe.load_balance_coeff > 0,
-          .gate = nn::Init::normal(kStd),
-          .output = residual_init(c),
-          .up = nn::Init::normal(kStd)};
-}
-
-nn::Attention::Config attention_of(const Config& c) {
-  return {.dim = c.dim,
-          .n_heads = c.n_heads,
-          .n_kv_heads = c.n_kv_heads,
-          .head_dim = c.head_dim,
-          .input = nn::Init::normal(kStd),
-          .output = residual_init(c),
-          .rope_halves = true,
-          .qk_norm_eps = c.norm_eps,
-          .fused_qkv = c.fused_qkv,
-          .dtype = c.dtype};
-}
-
-}  // namespace
-
-Model::Model(const Config& c) : RotaryDecoder("qwen3", models::checked(c)), config_(c) {
-  const nn::Init init = nn::Init::normal(kStd);
-  tok_embeddings.emplace(c.vocab_size, c.dim, init, c.dtype);
-  for (int64_t i = 0; i < c.n_layers; ++i) {
-    if (c.has_experts(i)) {
-      layers.emplace_back(attention_of(c), mixture_of(c), c.norm_eps);
-      continue;
-    }
-    layers.emplace_back(
-        attention_of(c),
-        nn::FeedForward::Config{.dim = c.dim, .hidden = c.ffn_dim, .gate = init, .dtype = c.dtype},
-        c.norm_eps);
-  }
-  norm.emplace(c.dim, c.norm_eps, c.dtype);
-  if (!c.enable_weight_tying) output.emplace(c.dim, c.vocab_size, init, c.dtype);
+models::Architecture Config::architecture() const {
+  using A = models::Architecture;
+  using Depth = A::Initial::Depth;
+  return {.family = "qwen3",
+          .dim = dim,
+          .n_layers = n_layers,
+          .vocab_size = vocab_size,
+          .max_seq_len = max_seq_len,
+          .dtype = dtype,
+          .attention = {.n_heads = n_heads,
+                        .n_kv_heads = n_kv_heads,
+                        .head_dim = head_dim,
+                        .qk_norm = A::Attention::QkNorm::heads,
+                        .fused_qkv = fused_qkv},
+          .positions = {.theta = rope_theta, .scaling = rope_scaling},
+          .feed_forward = {.dim = ffn_dim},
+          .experts = {.moe = moe, .step = decoder_sparse_step},
+          .norm = {.eps = norm_eps},
+          .embeddings = {.tied = enable_weight_tying},
+          .initial = {.depth = moe.num_experts > 0 ? Depth::layers : Depth::none}};
 }
 
 models::Family family() {

@@ -6,7 +6,7 @@
 
 #include "tessera/models/family.h"
 #include "tessera/models/qwen3/config.h"
-#include "tessera/models/rotary_decoder.h"
+#include "tessera/models/transformer.h"
 
 namespace tessera::models {
 struct Gguf;
@@ -14,17 +14,7 @@ struct Gguf;
 
 namespace tessera::qwen3 {
 
-class TESSERA_API Model final : public models::RotaryDecoder {
- public:
-  using Config = qwen3::Config;
-  /// Parameters are on the meta device until nn::initialize or nn::load. ValueError: fields that
-  /// are out of range or conflict.
-  explicit Model(const Config& config);
-  [[nodiscard]] const Config& config() const { return config_; }
-
- private:
-  Config config_;
-};
+using Model = models::Model<Config>;
 
 /// Its names in transformers: without and with experts.
 const models::HuggingFace& hugging_face();
