@@ -69,12 +69,12 @@ TEST_F(Gpt2Test, InitialisationIsThePublished) {
   EXPECT_NEAR(deviation(model.tok_embeddings->weight), 0.02, 2e-4);
   EXPECT_NEAR(deviation(model.pos_embeddings->weight), 0.02, 2e-4);
   for (size_t layer : {0u, 5u}) {
-    const Block& block = model.layers[layer];
+    const models::TransformerBlock& block = model.layers[layer];
     EXPECT_NEAR(deviation(block.attention.wk.weight), 0.02, 3e-4);
-    EXPECT_NEAR(deviation(block.feed_forward.w1.weight), 0.02, 3e-4);
+    EXPECT_NEAR(deviation(block.mlp->w1.weight), 0.02, 3e-4);
     EXPECT_NEAR(deviation(block.attention.wo.weight), 0.02 / std::sqrt(12.0), 2e-4);
-    EXPECT_NEAR(deviation(block.feed_forward.w2.weight), 0.02 / std::sqrt(12.0), 2e-4);
-    EXPECT_EQ(norm({block.attention.wq.bias, block.feed_forward.w2.bias}).item(), 0);
+    EXPECT_NEAR(deviation(block.mlp->w2.weight), 0.02 / std::sqrt(12.0), 2e-4);
+    EXPECT_EQ(norm({block.attention.wq.bias, block.mlp->w2.bias}).item(), 0);
   }
 }
 
