@@ -16,9 +16,14 @@
 namespace tessera::nn {
 namespace {
 
+// Of the shared experts' network; 0: there is none.
+int64_t shared_hidden(const MoE::Config& c) {
+  return c.shared_hidden > 0 ? c.shared_hidden : c.shared_experts * c.hidden;
+}
+
 FeedForward shared_of(const MoE::Config& c) {
   return FeedForward({.dim = c.router.dim,
-                      .hidden = c.shared_experts * c.hidden,
+                      .hidden = shared_hidden(c),
                       .gate = c.gate,
                       .output = c.output,
                       .dtype = c.router.dtype});
@@ -101,13 +106,20 @@ MoE::MoE(const Config& c)
     : router(c.router),
       experts(c.router.experts, c.router.dim, c.hidden, c.gate, c.output, c.up, c.router.dtype),
       config_(c) {
-  if (c.shared_experts > 0) shared_experts.emplace(shared_of(c));
+  if (shared_hidden(c) > 0) shared_experts.emplace(shared_of(c));
+  if (c.shared_gate) {
+    if (!shared_experts)
+      fail<ValueError>("moe", "shared_gate without shared experts: give shared_experts or ",
+                       "shared_hidden, or no gate");
+    shared_expert_gate.emplace(c.router.dim, 1, c.router.gate, c.router.dtype);
+  }
   if (c.balance) expert_bias = empty({c.router.experts}, compute_dtype(c.router.dtype), kMeta);
 }
 void MoE::visit(Visitor& visitor) {
   visitor.child("router", router);
   visitor.child("experts", experts);
   visitor.child("shared_experts", shared_experts);
+  visitor.child("shared_expert_gate", shared_expert_gate);
   if (expert_bias.defined()) visitor.buffer("expert_bias", expert_bias, Init::constant(0));
 }
 
@@ -119,10 +131,15 @@ MoEResult MoE::forward(const Tensor& x, const Tensor& padding) const {
   const Routing routing = router(x, expert_bias, padding);
   Tensor shared;
   auto [y, load] = routed(x, routing, [&] {
-    if (shared_experts) shared = (*shared_experts)(x);
+    if (shared_experts) shared = of_shared_experts(x);
   });
   if (shared_experts) y = y + shared;
   return {y, load, routing.sums};
+}
+
+Tensor MoE::of_shared_experts(const Tensor& x) const {
+  const Tensor y = (*shared_experts)(x);
+  return shared_expert_gate ? y * sigmoid((*shared_expert_gate)(x)) : y;
 }
 
 // Rows are sorted within each rank's own tokens, which no rule of an op can say.

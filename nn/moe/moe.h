@@ -42,27 +42,31 @@ struct MoEResult {
 };
 
 /// x (..., dim) -> the sum over each token's experts of share times network, plus the shared
-/// experts' network. Shares multiply in f32 (f64 for f64) and the terms of a token are added in it,
-/// in the order of the experts: the same bits on every run.
+/// experts' network, times sigmoid(shared_expert_gate(x)) if there is such a gate (Qwen2-MoE).
+/// Shares multiply in f32 (f64 for f64) and the terms of a token are added in it, in the order of
+/// the experts: the same bits on every run.
 ///
 /// Distributed x is cut over dim 0, or over its tokens, or equal on the ranks of an axis. y lies as
 /// x, but is Partial on an axis over which the experts' hidden dim is cut: there x must be equal.
 /// Tokens that are equal on another axis are shared among its ranks.
 ///
 /// `moe(x, padding)`: padding as the router's. A place without a token goes to no expert: its y is
-/// that of the shared experts.
+/// that of the shared experts, scaled by their gate.
 class TESSERA_API MoE final : public Layer<MoE> {
  public:
   struct Config {
     Router::Config router;              ///< its dim and dtype are the layer's
     int64_t hidden = 0;                 ///< of an expert
     int64_t shared_experts = 0;         ///< that every token takes, as one network
+    int64_t shared_hidden = 0;          ///< of that network; 0: shared_experts * hidden
+    bool shared_gate = false;           ///< whether a gate scales that network's result
     bool score_before_experts = false;  ///< shares multiply x instead of the experts' results
     bool balance = false;  ///< whether there is an expert_bias, which update_expert_bias moves
     Init gate = Init::truncated_normal(0.02);  ///< of w1
     Init output = gate;                        ///< of w2
     Init up = output;                          ///< of w3
   };
+  /// ValueError as the router's, and for a shared_gate without shared experts.
   explicit MoE(const Config& config);
   void visit(Visitor& visitor) override;
   /// How rows reach the experts; initially they are on every rank.
@@ -71,11 +75,13 @@ class TESSERA_API MoE final : public Layer<MoE> {
   Router router;
   GroupedExperts experts;
   std::optional<FeedForward> shared_experts;
+  std::optional<Linear> shared_expert_gate;  // (1, dim), initialised as the router's
   Tensor expert_bias;  // (experts) f32 (f64 for f64), initially zeros; or undefined
 
  private:
   friend class Layer<MoE>;
   [[nodiscard]] MoEResult forward(const Tensor& x, const Tensor& padding = {}) const;
+  [[nodiscard]] Tensor of_shared_experts(const Tensor& x) const;
   /// The sum over each token's experts, and the load.
   [[nodiscard]] std::pair<Tensor, Tensor> routed(const Tensor& x, const Routing& routing,
                                                  const std::function<void()>& meanwhile) const;

@@ -91,7 +91,12 @@ MoEResult dense(const MoE& m, const MoE::Config& c, const Tensor& x) {
     y = y + (c.score_before_experts ? out * slice(taken, 1, {e, e + 1}) : out * one);
   }
   y = reshape(y, x.shape());
-  if (m.shared_experts) y = y + (*m.shared_experts)(x);
+  if (m.shared_experts) {
+    const FeedForward& f = *m.shared_experts;
+    Tensor shared = linear(swiglu(linear(x, f.w1.weight), linear(x, f.w3.weight)), f.w2.weight);
+    if (c.shared_gate) shared = shared * sigmoid(linear(x, m.shared_expert_gate->weight));
+    y = y + shared;
+  }
   const Tensor load = expand(cast(sum(taken, {0}), DType::i64), {2, kExperts});
   return {y, load, zeros({3}, DType::f64)};
 }
@@ -131,6 +136,25 @@ TEST(MoE, IsTheSumOverAllExperts) {
   expect_dense(c, {1, 9, kDim});
   c.router.top_k = kExperts;
   expect_dense(c, {1, kDim});
+}
+
+TEST(MoE, AGateScalesTheSharedExperts) {
+  const Session session;
+  MoE::Config c = config();
+  c.router.score = Router::Score::softmax;
+  c.shared_experts = 1;
+  c.shared_hidden = 13;
+  c.shared_gate = true;
+  expect_dense(c, {3, 7, kDim});
+  c.shared_experts = 0;  // the network's size says that there is one
+  expect_dense(c, {1, kDim});
+  const MoE m(c);
+  EXPECT_EQ(m.shared_experts->w1.weight.shape(), (Shape{13, kDim}));
+  EXPECT_EQ(m.shared_expert_gate->weight.shape(), (Shape{1, kDim}));
+  c.shared_hidden = 0;
+  EXPECT_EQ(test::error_of([&] { (void)MoE(c); }),
+            "[moe] shared_gate without shared experts: give shared_experts or shared_hidden, or no "
+            "gate");
 }
 
 // What a capacity drops adds nothing, in neither pass; a token may have lost all of its experts.
@@ -178,6 +202,7 @@ TEST(MoE, PaddingGoesToNoExpert) {
     c.router.capacity_factor = before ? 0.4 : 0;
     c.router.balance_loss = 0.3;
     c.shared_experts = 1;
+    c.shared_gate = before;
     MoE m(c);
     initialize(m, 5);
     const int64_t tokens = 7, length = 11;
@@ -190,7 +215,9 @@ TEST(MoE, PaddingGoesToNoExpert) {
     for (const auto& p : named_parameters(m)) inputs.push_back(p.tensor);
     const MoEResult got = m(x, place >= tokens), want = m(first(x));
     expect_same(first(got.y), want.y);
-    expect_same(rest(got.y), (*m.shared_experts)(rest(x)));
+    Tensor shared = (*m.shared_experts)(rest(x));
+    if (before) shared = shared * sigmoid((*m.shared_expert_gate)(rest(x)));
+    expect_same(rest(got.y), shared);
     EXPECT_EQ(got.load.values(), want.load.values());
     expect_same(got.sums, want.sums);
     // The shared experts see padding, as attention does; what is behind a token gives it nothing.

@@ -92,6 +92,7 @@ struct Setting {
 std::ostream& operator<<(std::ostream& os, const Setting& s) {
   return os << s.degrees << ", x " << s.shape << ", " << s.moe.router.experts << " experts, top "
             << s.moe.router.top_k << ", " << s.moe.shared_experts << " shared"
+            << (s.moe.shared_gate ? " with a gate" : "")
             << (s.moe.score_before_experts ? ", score before" : "")
             << (s.moe.router.capacity_factor > 0 ? ", capacity" : "")
             << (s.sequence_parallel ? "" : ", whole sequences") << (s.ddp ? ", replicate" : "")
@@ -228,6 +229,7 @@ std::vector<Setting> drawn_settings(int ranks, test::Dice& dice) {
     for (const int64_t experts : {8, 6}) {
       if (experts % d.ep != 0) continue;
       Setting s{.degrees = d, .moe = config(experts, 1 + dice.below(2), dice.below(3))};
+      s.moe.shared_gate = s.moe.shared_experts > 0 && dice.below(2) == 0;
       s.moe.score_before_experts = dice.below(3) == 0;
       s.moe.balance = s.skewed = dice.below(2) == 0;
       s.moe.router.capacity_factor = dice.below(4) == 0 ? 1.1 : 0;
@@ -263,6 +265,22 @@ TEST(ExpertParallel, EveryFactorisationGivesWhatOneRankGives) {
 TEST(ExpertParallelSix, EveryFactorisationGivesWhatOneRankGives) { expect_one_rank_on(6); }
 
 TEST(ExpertParallelEight, EveryFactorisationGivesWhatOneRankGives) { expect_one_rank_on(8); }
+
+// The gate's results are whole on the tensor axis, what they scale is a sum over it or cut.
+TEST(ExpertParallel, TheGateOfSharedExpertsIsThatOfOneRank) {
+  for (const Degrees& d : {Degrees{1, 1, 2, 1, 1}, Degrees{1, 1, 2, 2, 1}, Degrees{1, 2, 2, 2, 2},
+                           Degrees{2, 1, 2, 2, 1}}) {
+    for (const bool sequence_parallel : {true, false}) {
+      Setting s{.degrees = d, .sequence_parallel = sequence_parallel};
+      s.moe.shared_hidden = 7;
+      s.moe.shared_gate = true;
+      expect_one_rank(s);
+      s.ddp = d.shard == 1;
+      s.padding = d.ep > 1 ? 4 : 0;  // room for all
+      expect_one_rank(s);
+    }
+  }
+}
 
 // Ranks without tokens of their own, and ranks whose experts nobody chooses.
 TEST(ExpertParallel, RanksWithoutRowsTakePart) {
@@ -313,9 +331,10 @@ TEST(ExpertParallel, CheckpointsKeepTheExchangesOrDoThemAgain) {
 
 TEST(ExpertParallel, SendsWhatTheTableSays) {
   using Counts = std::map<std::string, int>;
-  const auto of = [](const Degrees& d, bool sequence_parallel = true) {
+  const auto of = [](const Degrees& d, bool sequence_parallel = true, bool shared_gate = false) {
     Setting s{.degrees = d, .sequence_parallel = sequence_parallel};
     s.moe.router.balance_loss = 0;
+    s.moe.shared_gate = shared_gate;
     return sent(s);
   };
   const Counts exchanges{{"all_to_all ep forward", 3}, {"all_to_all ep grad", 2}},
@@ -344,6 +363,9 @@ TEST(ExpertParallel, SendsWhatTheTableSays) {
   Counts local = around;
   local.insert(shards.begin(), shards.end());
   EXPECT_EQ(of({1, 2, 2, 1, 1}), local);
+  // A gate of the shared experts scales sums before they are reduced.
+  EXPECT_EQ(of({1, 2, 2, 1, 1}, true, true), local);
+  EXPECT_EQ(of({1, 2, 2, 4, 1}, true, true), with(around));
 }
 
 // The exchange of rows is launched, then the shared experts run, then the experts, who wait.
@@ -542,7 +564,10 @@ test::Values on_one_with_drops(const Setting& s, const std::vector<int64_t>& own
     y = y + (s.moe.score_before_experts ? out : out * one);
   }
   y = x + reshape(y, s.shape);
-  if (m.shared_experts) y = y + (*m.shared_experts)(x);
+  if (m.shared_experts) {
+    const Tensor shared = (*m.shared_experts)(x);
+    y = y + (m.shared_expert_gate ? shared * sigmoid((*m.shared_expert_gate)(x)) : shared);
+  }
   const Tensor load = stack({select(routing.load, 0, 0), cast(sum(taken, {0, 1}), DType::i64)});
   return results(net, {y, load, routing.sums}, x, trial::numbers(s.shape, 3));
 }
