@@ -56,16 +56,25 @@ Tensor with_heads(const Tensor& x, int64_t head_dim, int64_t outer) {
   return reshape(contiguous(transpose(heads, 1, 2)), x.shape());
 }
 
+// The rows as runs: a dim of this size more.
+Tensor in_runs(const Tensor& x, int rows, int64_t run) {
+  std::vector<int64_t> shape(x.shape().begin(), x.shape().end());
+  shape[static_cast<size_t>(rows)] /= run;
+  shape.insert(shape.begin() + rows + 1, run);
+  return reshape(x, Shape(shape));
+}
+
 }  // namespace
 
 Tensor HfTensor::join(const std::vector<Tensor>& parts) const {
   const NoGrad guard;
   Tensor whole = parts[0];
-  if (interleaved) {
-    const Tensor turns = stack(parts, rows() + 1);
+  if (turns() > 1) {
+    std::vector<Tensor> runs;
+    for (const Tensor& part : parts) runs.push_back(in_runs(part, rows(), run()));
     Shape joined = parts[0].shape();
-    joined[rows()] *= static_cast<int64_t>(parts.size());
-    whole = reshape(turns, joined);
+    joined[rows()] *= turns();
+    whole = reshape(stack(runs, rows() + 1), joined);
   } else if (parts.size() > 1) {
     whole = cat(parts, rows());
   }
@@ -76,14 +85,15 @@ Tensor HfTensor::join(const std::vector<Tensor>& parts) const {
 
 Tensor HfTensor::part(size_t i, const Shape& begin, const Shape& size, const HfRead& read) const {
   const NoGrad guard;
-  const auto turns = static_cast<int64_t>(interleaved ? ours.size() : 1);
   Shape from = begin, count = size;  // of theirs, before the change
   int64_t& row = from[rows()];
   int64_t& row_count = count[rows()];
   int64_t before = 0;  // rows that are read and not wanted
-  if (interleaved) {
-    row = row * turns + static_cast<int64_t>(i);
-    row_count = (row_count - 1) * turns + 1;
+  if (turns() > 1) {
+    before = row % run();
+    const int64_t runs = (before + row_count + run() - 1) / run();
+    row = (row / run() * turns() + static_cast<int64_t>(i)) * run();
+    row_count = ((runs - 1) * turns() + 1) * run();
   } else {
     for (size_t j = 0; j < i; ++j) row += ours[j].shape[rows()];
   }
@@ -100,8 +110,17 @@ Tensor HfTensor::part(size_t i, const Shape& begin, const Shape& size, const HfR
   if (change == HfChange::transposed) x = transpose(x, rows(), rows() + 1);
   if (change == HfChange::halves)
     x = narrow(with_heads(x, head_dim, 2), rows(), before, size[rows()]);
-  if (turns > 1) x = slice(x, rows(), {.step = turns});
+  if (turns() > 1) {
+    Shape joined = size;
+    x = slice(in_runs(contiguous(x), rows(), run()), rows(), {.step = turns()});
+    joined[rows()] = x.size(rows()) * run();
+    x = narrow(reshape(contiguous(x), joined), rows(), before, size[rows()]);
+  }
   return contiguous(x);
+}
+
+int64_t HfTensor::turns() const {
+  return order == HfJoin::follow ? 1 : static_cast<int64_t>(ours.size());
 }
 
 std::vector<NamedShape> tensors_of(const ModelConfig& config) {
@@ -137,9 +156,11 @@ HfTensors::HfTensors(const std::vector<HfTensorNames>& rows, std::span<const Nam
     if (index != 0) continue;  // a part of the tensor that the first one began
     HfTensor t{filled(row->theirs, '#', n.number)};
     t.change = row->change;
-    t.interleaved = row->interleaved && row->ours.size() > 1;
+    t.order = row->order;
     t.experts = row->experts == HfExperts::together;
-    if (t.change == HfChange::halves) t.head_dim = head_dim;
+    if (t.change == HfChange::halves || t.order == HfJoin::heads) t.head_dim = head_dim;
+    if (t.change == HfChange::halves && t.order != HfJoin::follow)
+      fail<UsageError>("hugging_face", row->theirs, " has halves of heads that take turns");
     const bool apart = row->experts == HfExperts::apart;
     for (const std::string_view pattern : row->ours) {
       const std::string part = filled(pattern, '#', n.number);

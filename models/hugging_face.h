@@ -34,13 +34,20 @@ enum class HfExperts : uint8_t {
   apart      ///< a tensor for each expert, whose number is `%` in its name
 };
 
+/// In which order theirs has the rows of several of ours.
+enum class HfJoin : uint8_t {
+  follow,  ///< all rows of the first, then all of the second
+  rows,    ///< they take turns by rows; each has equally many
+  heads    ///< they take turns by heads of HuggingFace::head_dim rows; each has equally many
+};
+
 /// One of their tensors. `#` in a name is the number of a layer, the same in all names.
 struct HfTensorNames {
   std::string_view theirs;
   std::vector<std::string_view> ours;
   HfChange change = HfChange::none;
   HfExperts experts = HfExperts::none;
-  bool interleaved = false;  ///< rows of ours take turns in theirs, instead of following each other
+  HfJoin order = HfJoin::follow;  ///< not `follow`: the change is not `halves`
 };
 
 /// A number or a switch that both configurations have.
@@ -112,7 +119,7 @@ struct HuggingFace {
   std::vector<HfDerived> derived = {};
   bool rope = false;          ///< it has the fields of config/rope_fields.h
   double rope_theta = 10000;  ///< where config.json does not say it
-  /// Size of a head, where a tensor's change is `halves`.
+  /// Size of a head, where a tensor's change is `halves` or its order `heads`.
   int64_t (*head_dim)(const ModelConfig& config) = nullptr;
   /// Its files may hold tensors in MXFP4. (Blocks of f8_e4m3 are read in every family.)
   bool mxfp4 = false;
@@ -136,9 +143,9 @@ struct TESSERA_API HfTensor {
   std::vector<NamedShape> ours = {};  ///< with `expert`: without their first dim
   HfChange change = HfChange::none;
   int64_t head_dim = 0;
-  bool experts = false;      ///< its first dim is that of experts
-  bool interleaved = false;  ///< as in HfTensorNames
-  int64_t expert = -1;       ///< the place in our first dim that it is of; -1: it is of all
+  bool experts = false;           ///< its first dim is that of experts
+  HfJoin order = HfJoin::follow;  ///< as in HfTensorNames
+  int64_t expert = -1;            ///< the place in our first dim that it is of; -1: it is of all
 
   /// Theirs, of all of ours in order. Tensors are plain and contiguous, values only move.
   [[nodiscard]] Tensor join(const std::vector<Tensor>& parts) const;
@@ -148,6 +155,11 @@ struct TESSERA_API HfTensor {
                             const HfRead& read) const;
   /// The dim along which ours are joined.
   [[nodiscard]] int rows() const { return experts ? 1 : 0; }
+
+ private:
+  /// How many of ours take turns, and how many rows each has in a turn.
+  [[nodiscard]] int64_t turns() const;
+  [[nodiscard]] int64_t run() const { return order == HfJoin::heads ? head_dim : 1; }
 };
 
 /// Their tensors, and which of them hold each of ours.
@@ -156,7 +168,8 @@ class TESSERA_API HfTensors {
   /// Those of a model in the order of ours, with the prefix. UsageError: one of ours is not in the
   /// family's table.
   HfTensors(const HuggingFace& family, const ModelConfig& config);
-  /// Those that rows of a table make of our tensors. UsageError: the table lacks one of ours.
+  /// Those that rows of a table make of our tensors. UsageError: the table lacks one of ours, or
+  /// has halves of heads that take turns.
   HfTensors(const std::vector<HfTensorNames>& rows, std::span<const NamedShape> ours,
             int64_t head_dim);
 
