@@ -2,6 +2,7 @@
 // What follows from an architecture's fields.
 #include "tessera/models/architecture.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace tessera::models {
@@ -28,14 +29,20 @@ Architecture::Span Architecture::span(int64_t layer) const {
     if (spans.layer_types[i] == kChunk) return Span::chunk;
     return spans.layer_types[i] == kWindow ? Span::window : Span::full;
   }
-  if (spans.sliding_window < 1 || layer < spans.max_window_layers) return Span::full;
+  if (spans.sliding_window < 1 || !spans.use_sliding_window) return Span::full;
+  if (spans.without_rope) return is_nope(layer) ? Span::window : Span::full;
+  if ((layer < spans.max_window_layers) != spans.before_max) return Span::full;
   return spans.pattern > 0 && (layer + 1) % spans.pattern == 0 ? Span::full : Span::window;
 }
 
+bool Architecture::has_experts(int64_t layer) const {
+  const auto& none = experts.mlp_only_layers;
+  return experts.moe.num_experts > 0 && (layer + 1) % experts.step == 0 &&
+         std::ranges::count(none, static_cast<double>(layer)) == 0;
+}
+
 bool Architecture::has_rope(int64_t layer) const {
-  if (positions.kind == Positions::Kind::learned) return false;
-  if (positions.nope_layer_interval > 0 && (layer + 1) % positions.nope_layer_interval == 0)
-    return false;
+  if (positions.kind == Positions::Kind::learned || is_nope(layer)) return false;
   return !positions.rope_in_windows_alone || span(layer) == Span::window;
 }
 

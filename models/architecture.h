@@ -54,7 +54,7 @@ struct TESSERA_API Architecture {
       bool on = false;
       int64_t floor_scale = 8192;
       double scale = 0.1;
-      bool with_rope = false;   ///< in layers with RoPE, else in layers without
+      bool with_rope = false;      ///< in layers with RoPE, else in layers without
       int64_t first_position = 0;  ///< -1: positions are counted from one less
     };
     Temperature temperature = {};
@@ -64,10 +64,13 @@ struct TESSERA_API Architecture {
   struct Spans {
     /// full_attention, sliding_attention or chunked_attention of each layer; empty: by the pattern.
     std::vector<std::string> layer_types = {};
-    int64_t pattern = 0;           ///< all but the last of every so many layers have the window
-    int64_t max_window_layers = 0;  ///< the first layers, which have no window
-    int64_t sliding_window = 0;    ///< tokens that a layer with a window sees; 0: none has one
-    int64_t chunk = 0;             ///< tokens of a chunk of chunked_attention
+    int64_t pattern = 0;             ///< all but the last of every so many layers have the window
+    int64_t max_window_layers = 0;   ///< only layers from this one on have it
+    bool before_max = false;         ///< only layers before that one have it
+    bool without_rope = false;       ///< layers without RoPE have it, and no others
+    bool use_sliding_window = true;  ///< whether any has it
+    int64_t sliding_window = 0;      ///< tokens that a layer with a window sees; 0: none has one
+    int64_t chunk = 0;               ///< tokens of a chunk of chunked_attention
   };
 
   struct FeedForward {
@@ -79,9 +82,11 @@ struct TESSERA_API Architecture {
   /// Layers with experts.
   struct Experts {
     config::MoeConfig moe = {};
-    int64_t step = 1;            ///< the last of every so many layers has experts, if any
-    int64_t shared_experts = 0;  ///< that every token takes, of the size of the others
-    int64_t shared_hidden = 0;   ///< above 0: one of this size
+    int64_t step = 1;  ///< the last of every so many layers has experts, if any
+    /// Numbers of layers that have none.
+    std::vector<double> mlp_only_layers = {};
+    int64_t shared_experts = 0;  ///< that every token takes, as one network
+    int64_t shared_hidden = 0;   ///< its hidden size; 0: as that of so many experts
     bool shared_gate = false;    ///< a sigmoid multiplies what the shared expert gives
     nn::Router::Score score = nn::Router::Score::softmax;
     bool score_before_experts = false;  ///< shares multiply the experts' inputs
@@ -98,7 +103,7 @@ struct TESSERA_API Architecture {
     bool after = false;  ///< norms of what they give, before it is added
     /// Feed-forward reads the stream that attention reads.
     bool parallel = false;
-    bool shared_norm = false;  ///< and its norm
+    bool shared_norm = false;  ///< where it does, it has no norm of its own
     double multiplier = 1;     ///< of what is added
     double dropout = 0;        ///< of the same
   };
@@ -150,12 +155,14 @@ struct TESSERA_API Architecture {
   [[nodiscard]] int64_t rotary_dim() const;
   /// By what scores are multiplied; 0: 1 / sqrt(head_dim).
   [[nodiscard]] double score_scale() const;
-  [[nodiscard]] bool has_experts(int64_t layer) const {
-    return experts.moe.num_experts > 0 && (layer + 1) % experts.step == 0;
-  }
+  [[nodiscard]] bool has_experts(int64_t layer) const;
   enum class Span : uint8_t { full, window, chunk };
   [[nodiscard]] Span span(int64_t layer) const;
   [[nodiscard]] bool has_rope(int64_t layer) const;
+  /// Whether it is the last of nope_layer_interval layers.
+  [[nodiscard]] bool is_nope(int64_t layer) const {
+    return positions.nope_layer_interval > 0 && (layer + 1) % positions.nope_layer_interval == 0;
+  }
   /// layer_types, written out.
   [[nodiscard]] std::vector<std::string> layer_types() const;
 };

@@ -6,11 +6,14 @@
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/models/llama4/llama4.h"
 #include "tessera/models/qwen3/qwen3.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models {
 
 std::vector<Family> families() {
-  return {llama3::family(), gpt2::family(), qwen3::family(), llama4::family()};
+  std::vector<Family> all{llama3::family(), gpt2::family(), qwen3::family(), llama4::family()};
+  for (Family& type : types::families()) all.push_back(std::move(type));
+  return all;
 }
 
 }  // namespace tessera::models

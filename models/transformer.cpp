@@ -29,7 +29,8 @@ Init residual_init(const Architecture& a, int64_t layer) {
   using Depth = Architecture::Initial::Depth;
   Init init = plain_init(a);
   if (a.initial.depth == Depth::own) init.std /= std::sqrt(2.0 * static_cast<double>(layer + 1));
-  if (a.initial.depth == Depth::layers) init.std /= std::sqrt(2.0 * static_cast<double>(a.n_layers));
+  if (a.initial.depth == Depth::layers)
+    init.std /= std::sqrt(2.0 * static_cast<double>(a.n_layers));
   return init;
 }
 
@@ -62,8 +63,7 @@ nn::Attention::Config attention_of(const Architecture& a, int64_t layer) {
           .rope_halves = a.positions.kind == Positions::Kind::halves,
           .rotary_dim = rope && a.rotary_dim() < a.head_dim() ? a.rotary_dim() : 0,
           .scale = a.score_scale(),
-          .qk_norm_eps =
-              f.qk_norm == QkNorm::heads || f.qk_norm == QkNorm::whole ? a.norm.eps : 0,
+          .qk_norm_eps = f.qk_norm == QkNorm::heads || f.qk_norm == QkNorm::whole ? a.norm.eps : 0,
           .qk_norm_whole = f.qk_norm == QkNorm::whole,
           .qk_norm_offset = a.norm.weight_offset,
           .qk_l2_norm_eps = f.qk_norm == QkNorm::l2 && rope ? a.norm.eps : 0,
@@ -91,6 +91,8 @@ nn::MoE::Config experts_of(const Architecture& a, int64_t layer) {
   return {.router = router,
           .hidden = a.experts.moe.moe_inter_dim,
           .shared_experts = a.experts.shared_experts,
+          .shared_hidden = a.experts.shared_hidden,
+          .shared_gate = a.experts.shared_gate,
           .score_before_experts = a.experts.score_before_experts,
           .balance = a.experts.moe.load_balance_coeff > 0,
           .gate = plain_init(a),
@@ -110,8 +112,8 @@ nn::Norm::Config norm_of(const Architecture& a) {
 DType table_dtype(const Architecture& a) { return a.dtype == DType::f64 ? DType::f64 : DType::f32; }
 
 double rounded(double value, DType dtype) {
-  return dispatch<kFloats>(
-      dtype, [&]<class T>() { return static_cast<double>(static_cast<T>(value)); });
+  return dispatch<kFloats>(dtype,
+                           [&]<class T>() { return static_cast<double>(static_cast<T>(value)); });
 }
 
 double causal_pairs(int64_t n) { return static_cast<double>(n) * static_cast<double>(n + 1) / 2; }
@@ -154,7 +156,8 @@ TransformerBlock::TransformerBlock(const Architecture& a, int64_t layer)
                                 .dtype = a.dtype});
   }
   if (residual_.before) attention_norm.emplace(norm_of(a));
-  if (residual_.before && !residual_.shared_norm) ffn_norm.emplace(norm_of(a));
+  const bool shared = residual_.parallel && residual_.shared_norm;
+  if (residual_.before && !shared) ffn_norm.emplace(norm_of(a));
   if (residual_.after) {
     attention_post_norm.emplace(norm_of(a));
     ffn_post_norm.emplace(norm_of(a));
@@ -185,7 +188,7 @@ LayerResult TransformerBlock::forward(const Tensor& x, const nn::AttentionMetada
   const Tensor read = attention_norm ? (*attention_norm)(x) : x;  // (B, T, dim)
   const Tensor h = x + added(attention(read, metadata, cache), attention_post_norm);
   Tensor in = residual_.parallel ? x : h;
-  if (residual_.shared_norm) in = read;
+  if (residual_.parallel && residual_.shared_norm) in = read;
   if (ffn_norm) in = (*ffn_norm)(in);
   if (moe) {
     const nn::MoEResult mixed = (*moe)(in, metadata.padding);
@@ -266,9 +269,9 @@ nn::AttentionMetadata Transformer::metadata_of(const Kind& kind, int64_t length,
   if (kind.span == Architecture::Span::chunk && start + length > seen)
     m.mask = m.mask & AttentionMask::chunk(seen);
   if (p.temperature.on && p.temperature.with_rope == kind.rope) {
-    m.query_scale = nn::query_temperature(length, start + p.temperature.first_position,
-                                          p.temperature.floor_scale, p.temperature.scale,
-                                          table_dtype(a_));
+    m.query_scale =
+        nn::query_temperature(length, start + p.temperature.first_position,
+                              p.temperature.floor_scale, p.temperature.scale, table_dtype(a_));
   }
   return m;
 }
@@ -276,8 +279,7 @@ nn::AttentionMetadata Transformer::metadata_of(const Kind& kind, int64_t length,
 Tensor Transformer::embed(const Tensor& tokens, const Metadata& metadata) const {
   Tensor x = (*tok_embeddings)(tokens);  // (B, T, dim)
   const Architecture::Embeddings& e = a_.embeddings;
-  if (e.times_root_of_dim)
-    x = x * rounded(std::sqrt(static_cast<double>(a_.dim)), x.dtype());
+  if (e.times_root_of_dim) x = x * rounded(std::sqrt(static_cast<double>(a_.dim)), x.dtype());
   if (e.multiplier != 1) x = x * e.multiplier;
   if (a_.positions.kind == Positions::Kind::learned) x = x + learned_positions(tokens, metadata);
   return dropout ? (*dropout)(x) : x;

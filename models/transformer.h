@@ -63,9 +63,7 @@ class TESSERA_API Transformer : public UniformDecoder<TransformerBlock, nn::Norm
     bool rope = false;
     bool operator==(const Kind&) const = default;
   };
-  [[nodiscard]] Kind kind_of(int64_t layer) const {
-    return {a_.span(layer), a_.has_rope(layer)};
-  }
+  [[nodiscard]] Kind kind_of(int64_t layer) const { return {a_.span(layer), a_.has_rope(layer)}; }
   /// Chunks and the temperature of queries count the tokens of a row, also where it is packed with
   /// documents, as transformers and torchtitan do.
   [[nodiscard]] Metadata plain_metadata(int64_t length, int64_t start) const override;

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/type.h"
+
+#include <algorithm>
+#include <set>
+
+namespace tessera::models {
+namespace {
+
+// The fields that a type shows: those that its table of config.json names, RoPE's, and what only
+// says how to compute and to train.
+std::vector<std::string_view> shown_of(const Type& type) {
+  const HuggingFace& names = type.names;
+  std::vector<std::string_view> all{"fused_qkv"};
+  for (const HfField& f : names.fields) all.push_back(f.ours);
+  for (const HfFixedOurs& f : names.fixed_ours) all.push_back(f.ours);
+  if (names.rope) all.push_back("rope_theta");
+  if (type.architecture.positions.local_theta > 0) all.push_back("rope_local_theta");
+  if (std::ranges::count(all, "num_experts") > 0)
+    all.insert(all.end(), {"load_balance_coeff", "balance_loss_coeff", "z_loss_coeff",
+                           "capacity_factor"});
+  return all;
+}
+
+std::vector<std::string> words_of(std::string_view fields) {
+  std::vector<std::string> words;
+  while (!fields.empty()) {
+    const size_t end = std::min(fields.find(' '), fields.size());
+    words.push_back(concat("--model.", fields.substr(0, end)));
+    fields.remove_prefix(std::min(end + 1, fields.size()));
+  }
+  return words;
+}
+
+TypeConfig sized(const TypeConfig& base, const Type& type, const Size& size) {
+  TypeConfig c = base;
+  config::Fields fields;
+  fields.section("model", c);
+  std::vector<std::string> faults = fields.parse(words_of(size.fields));
+  if (faults.empty()) faults = fields.check();
+  if (faults.empty()) faults = c.conflicts();
+  if (!faults.empty())
+    fail<UsageError>("model", type.names.model_type, ' ', size.name, ": ", faults[0]);
+  return c;
+}
+
+}  // namespace
+
+Family family_of(const Type& type) {
+  TypeConfig base{type.architecture, shown_of(type)};
+  base.family = type.names.model_type;
+  std::vector<std::pair<std::string_view, TypeConfig>> sizes;
+  for (const Size& size : type.sizes) sizes.emplace_back(size.name, sized(base, type, size));
+  if (sizes.empty()) sizes.emplace_back("", base);
+  Family f = family<Model<TypeConfig>>(std::string(type.names.model_type),
+                                       std::string(type.description), sizes);
+  f.hugging_face = {&type.names};
+  return f;
+}
+
+}  // namespace tessera::models

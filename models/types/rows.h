@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of tables that many types of transformers share: names of modules, whose weight and bias
+// have the same names on both sides, and fields of config.json.
+#pragma once
+
+#include "tessera/models/type.h"
+
+#include <string_view>
+#include <vector>
+
+namespace tessera::models::types {
+
+/// One of their modules, and ours that its tensors are joined of. A name that begins with a point
+/// is of a layer: `.mlp.up_proj` is `model.layers.#.mlp.up_proj`, and `.attention` of ours
+/// `layers.#.attention`.
+struct Names {
+  std::string_view theirs;
+  std::vector<std::string_view> ours;
+  HfJoin order = HfJoin::follow;
+};
+
+/// The rows of weights and biases. `layers`: their name of a layer, before the point.
+std::vector<HfTensorNames> rows(const std::vector<Names>& modules,
+                                std::string_view layers = "model.layers.#");
+
+template <class T> std::vector<T> joined(std::vector<T> all, const std::vector<T>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+// Modules of Llama, which most types have.
+std::vector<Names> embeddings();       ///< embed_tokens, norm, lm_head
+std::vector<Names> attention();        ///< q_proj, k_proj, v_proj, o_proj, q_norm, k_norm
+std::vector<Names> gated_mlp();        ///< gate_proj, up_proj, down_proj
+std::vector<Names> norms_before();     ///< input_layernorm, post_attention_layernorm
+std::vector<Names> llama_modules();    ///< all of these
+std::vector<Names> gemma2_modules();   ///< with norms on both sides
+std::vector<Names> olmo2_modules();    ///< with norms of results
+/// Experts that each have their own tensors, under mlp.experts.#.
+std::vector<HfTensorNames> experts_apart();
+
+/// vocab_size, sizes of layers and heads, max_position_embeddings, rms_norm_eps and the tied
+/// embeddings; `tied`: whether they are where config.json does not say it.
+std::vector<HfField> llama_fields(std::string_view tied = "false");
+/// The same of models with LayerNorm, and the name of its eps.
+std::vector<HfField> layer_norm_fields(std::string_view eps, std::string_view tied);
+/// The same of models with experts in all layers, and how many there are by default.
+std::vector<HfField> experts_fields(std::string_view experts, std::string_view top_k,
+                                    std::string_view name = "num_local_experts");
+std::vector<HfField> without(std::vector<HfField> fields, std::string_view ours);
+/// head_dim, which may be absent: hidden_size / num_attention_heads.
+HfField head_dim();
+/// sliding_window with its default; null is none.
+HfField sliding_window(std::string_view absent);
+/// attention_bias of queries, keys and values, and of the output.
+std::vector<HfField> attention_bias(std::string_view absent = "false");
+/// Granite's factors.
+std::vector<HfField> multipliers();
+/// Of routers: no bias and no capacity.
+std::vector<HfFixedOurs> plain_routing();
+/// layer_types, and the list that follows from the other fields where it is written.
+HfField layer_types();
+HfDerived all_layer_types();
+/// no_rope_layers: 1 for layers with RoPE.
+HfDerived all_no_rope_layers();
+/// The activation of a type that has one, and what training alone reads.
+std::vector<HfFixed> silu();
+std::vector<HfFixed> gelu_tanh(std::string_view field);
+/// lm_head beside tied embeddings.
+std::vector<HfTied> tied_head();
+/// The head of a model with pairs that take turns (HuggingFace::head_dim).
+int64_t head_dim_of(const ModelConfig& config);
+
+}  // namespace tessera::models::types
