@@ -133,7 +133,7 @@ CASES = {
 # Types whose layers transformers 4 found by a rule, so that its files have no layer_types.
 RULES = {"gemma2": {}, "gemma3_text": dict(sliding_window_pattern=3),
          "cohere2": dict(sliding_window_pattern=3), "qwen2": {}, "qwen3": {}, "qwen2_moe": {},
-         "smollm3": {}, "llama4_text": {}}
+         "smollm3": {}, "llama4_text": dict(no_rope_layers=[])}
 
 
 def old_spelling(type, config):
@@ -144,6 +144,7 @@ def old_spelling(type, config):
     if type in RULES:
         old.pop("layer_types", None)
         old.pop("_sliding_window_pattern", None)
+        old.pop("moe_layers", None)
         old.update(RULES[type])
     if type == "gemma":  # files of the Hub mean the form with tanh by "gelu"
         old.update(hidden_act="gelu", hidden_activation=None)

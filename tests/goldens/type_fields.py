@@ -15,10 +15,26 @@ OTHER = {
     "torch_dtype", "transformers_version", "use_cache"}
 
 # (case or "*", field) -> why the loss stays as it is.
+LENGTHS = "refused: the lists of factors must fit"
 WITHOUT = {
     ("*", "max_position_embeddings"): "bounds the text alone",
+    ("*", "tie_word_embeddings"): "a checkpoint with a head of its own is never tied",
+    ("gemma", "hidden_activation"): "of transformers 4; 5 reads hidden_act",
+    ("gemma", "use_bidirectional_attention"): "no mask asks it",
+    ("gemma2", "use_bidirectional_attention"): "no mask asks it",
+    ("gemma3_text", "attn_logit_softcapping"): "read, never applied",
     ("gpt2", "reorder_and_upcast_attn"): "says in which precision scores are, here always f64",
+    ("smollm3", "no_rope_layer_interval"): "no_rope_layers is given, in both spellings",
 }
+for case, unused in ("phi3", "short_factor"), ("phi3_short", "long_factor"):
+    WITHOUT |= {
+        (case, "hidden_size"): LENGTHS,
+        (case, "num_attention_heads"): LENGTHS,
+        (case, "partial_rotary_factor"): LENGTHS,
+        (case, "rope_parameters.partial_rotary_factor"): LENGTHS,
+        (case, "rope_parameters.original_max_position_embeddings"): "the field outside wins",
+        (case, f"rope_parameters.{unused}"): "for texts of another length",
+        (case, f"rope_scaling.{unused}"): "for texts of another length"}
 
 
 def replaced(path, old):
@@ -27,12 +43,12 @@ def replaced(path, old):
     if field in ("hidden_act", "hidden_activation", "activation_function"):
         return "relu" if old != "relu" else "silu"
     if field == "layer_types":
-        kinds = sorted({*old, "full_attention", "sliding_attention"} - {"chunked_attention"})
-        return [kinds[1] if kind == kinds[0] else kinds[0] for kind in old]
+        local = "chunked_attention" if "chunked_attention" in old else "sliding_attention"
+        return ["full_attention" if kind == local else local for kind in old]
     if field == "no_rope_layers":
         return [1 - x for x in old]
     if field in ("mlp_only_layers", "moe_layers"):
-        return [0]
+        return [0] if 1 in old else [1]
     if field in ("type", "rope_type"):
         return "default" if old != "default" else "linear"
     if field.endswith(("eps", "epsilon")):
@@ -51,8 +67,11 @@ def replaced(path, old):
         return 3 - old if old < 3 else 1
     if field in ("num_attention_heads", "n_head"):
         return old // 2
-    if field == "partial_rotary_factor" or field == "rotary_pct":
-        return old / 2
+    if field in ("hidden_size", "n_embd", "head_dim", "partial_rotary_factor", "rotary_pct",
+                 "original_max_position_embeddings"):
+        return old * 2
+    if field in ("beta_fast", "beta_slow"):  # so far that the rounded range moves
+        return old * 3
     if isinstance(old, int):
         return old - 1 if old > 2 else old + 1
     return old * 1.5
@@ -80,6 +99,10 @@ def changes(config):
             here.update({key: new for key in ("type", "rope_type") if key in here})
             if new == "linear":
                 here["factor"] = 2.0
+        if path == ("num_hidden_layers",):  # lists of a value for each layer lose the last
+            for key in ("layer_types", "no_rope_layers"):
+                if changed.get(key):
+                    changed[key] = changed[key][:new]
         yield ".".join(path), changed
 
 
@@ -89,11 +112,13 @@ def report(name, spellings):
     print(f"{name}\n  {'field':58} {'5':>9} {'4':>9}")
     for field in dict.fromkeys([*spellings[0], *spellings[1]]):
         effects = [s.get(field, "-") for s in spellings]
-        reason = WITHOUT.get((name, field)) or WITHOUT.get(("*", field)) or ""
+        own, reason = WITHOUT.get((name, field)), WITHOUT.get(("*", field))
         acts = any(e == "tensors" or isinstance(e, float) and e > 1e-6 for e in effects)
-        if acts == bool(reason):
+        if acts and own or not (acts or own or reason):
             good = False
             reason = "HAS AN EFFECT" if acts else "NO EFFECT"
+        else:
+            reason = "" if acts else own or reason
         shown = [f"{e:9.1e}" if isinstance(e, float) else f"{e:>9}" for e in effects]
         print(f"  {field:58} {' '.join(shown)}  {reason}".rstrip(), flush=True)
     return good
