@@ -52,7 +52,7 @@ struct HfTensorNames {
 
 /// A number or a switch that both configurations have.
 struct HfField {
-  std::string_view theirs, ours;
+  std::string_view theirs, ours;  ///< theirs may be one of RoPE's object: `rope_scaling.beta`
   /// The value where config.json does not have it: JSON, or another of their fields. Empty: it must
   /// be there.
   std::string_view absent = {};
@@ -117,8 +117,16 @@ struct HuggingFace {
   std::vector<HfFixed> fixed = {};
   std::vector<HfFixedOurs> fixed_ours = {};
   std::vector<HfDerived> derived = {};
-  bool rope = false;          ///< it has the fields of config/rope_fields.h
-  double rope_theta = 10000;  ///< where config.json does not say it
+  bool rope = false;                                ///< it has the fields of config/rope_fields.h
+  double rope_theta = 10000;                        ///< where config.json does not say it
+  std::string_view rope_theta_name = "rope_theta";  ///< in files without rope_parameters
+  /// The base of layers with a window, which have no scaling, where config.json does not say it; 0:
+  /// rope_theta. Without it all layers have one table. Needs the field rope_local_theta.
+  std::optional<double> rope_local_theta = {};
+  /// How much of a head turns where config.json does not say it, and the name that is written.
+  /// Other values than 1 need the field partial_rotary_factor.
+  double partial_rotary = 1;
+  std::string_view partial_rotary_name = "partial_rotary_factor";
   /// Size of a head, where a tensor's change is `halves` or its order `heads`.
   int64_t (*head_dim)(const ModelConfig& config) = nullptr;
   /// Its files may hold tensors in MXFP4. (Blocks of f8_e4m3 are read in every family.)

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // config.json in both directions. Fields are set through the family's own list of fields, so their
-// ranges hold here too. What is written is the form that all versions of transformers read: RoPE as
-// rope_theta and rope_scaling, the dtype as torch_dtype; newer ones write rope_parameters and
-// dtype, which are read as well.
-#include "tessera/models/config/rope_fields.h"
-#include "tessera/models/hugging_face.h"
-#include "tessera/nn/io/json_impl.h"
-#include "tessera/nn/io/told_impl.h"
+// ranges hold here too. What is written is the form that all versions of transformers read, with
+// the dtype as torch_dtype; newer ones write dtype, which is read as well.
+#include "tessera/models/hugging_face_reader_impl.h"
 #include "tessera/nn/io/utf8.h"
 
 #include <fmt/format.h>
@@ -14,7 +10,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <utility>
 
 namespace tessera::models {
@@ -77,19 +72,12 @@ constexpr std::array<std::string_view, 33> kOfEffect{"sliding_window",
                                                      "n_routed_experts",
                                                      "swiglu_limit"};
 
-constexpr const char *kQuantisation = "quantization_config",
-                     *kOriginal = "original_max_position_embeddings";
+constexpr const char* kQuantisation = "quantization_config";
 
 constexpr std::array<std::pair<std::string_view, DType>, 4> kDTypes{{{"float32", DType::f32},
                                                                      {"bfloat16", DType::bf16},
                                                                      {"float16", DType::f16},
                                                                      {"float64", DType::f64}}};
-
-Json parsed(std::string_view json) { return io::parse_json(json).value; }
-
-bool is_text(const Json& value, std::string_view text) {
-  return value.is_string() && value.get_ref<const std::string&>() == text;
-}
 
 // Null, false, 0 or empty.
 bool is_nothing(const Json& value) {
@@ -98,48 +86,14 @@ bool is_nothing(const Json& value) {
   return value.is_string() ? value.get_ref<const std::string&>().empty() : value.empty();
 }
 
-// Without a linear scaling by 1, which changes nothing.
-Json without_scaling_by_one(const Json& rope) {
-  bool linear = false;
-  for (const char* key : {"rope_type", "type"}) {
-    const auto at = rope.find(key);
-    if (at == rope.end() || at->is_null()) continue;
-    if (!is_text(*at, "linear")) return rope;
-    linear = true;
-  }
-  if (!linear || !io::same_value(rope.value("factor", Json()), 1)) return rope;
-  Json plain = rope;
-  for (const char* key : {"rope_type", "type", "factor"}) plain.erase(key);
-  return plain;
-}
-
-// What one object of RoPE's parameters says, together with the fields beside it, as transformers
-// completes it. What says nothing is left out, so that equal settings are equal.
-Json completed_rope(const Json& parameters, const Json& theta, const Json& original) {
-  Json all = Json::object();
-  for (const auto& [key, value] : parameters.items()) {
-    const bool whole = key == "partial_rotary_factor" && io::same_value(value, 1);
-    if (key != "type" && !value.is_null() && !whole) all[key] = value;
-  }
-  if (!all.contains("rope_theta")) all["rope_theta"] = theta;
-  if (!all.contains("rope_type")) all["rope_type"] = parameters.value("type", Json("default"));
-  if (is_text(all["rope_type"], "llama3") && !original.is_null())
-    all["original_max_position_embeddings"] = original;
-  return all;
-}
-
 // Reads the fields of a model, `beside` which there may be those of the whole that it is a part of.
-class Reader {
+class Reader : public HfReader {
  public:
   Reader(const Json& json, const Json& beside, const HuggingFace& names, ModelConfig& config)
-      : json_(json),
-        beside_(beside),
-        names_(names),
-        fields_(),
-        used_(kOfNoEffect.begin(), kOfNoEffect.end()) {
-    fields_.section("model", config);
+      : HfReader(json, names, config), beside_(beside) {
+    used_.insert(kOfNoEffect.begin(), kOfNoEffect.end());
     for (const HfField& f : names.fields) read(f);
-    if (names.rope) read_rope();
+    if (names.rope) read_rope(*this);
     for (const HfFixed& f : names.fixed) check(f);
     for (const HfFixedOurs& f : names.fixed_ours) (void)field(f.ours).assign(f.value);
     check_quantization();
@@ -163,43 +117,13 @@ class Reader {
     return names;
   }
 
-  std::vector<std::string> faults;
   std::string quantisation;
 
  private:
-  void fault(std::string text) { faults.push_back(std::move(text)); }
-
-  // Null counts as absent.
-  const Json* value_of(std::string_view key) {
-    used_.emplace(key);
-    const auto at = json_.find(std::string(key));
-    return at == json_.end() || at->is_null() ? nullptr : &*at;
-  }
-  io::Told told(std::string_view key) {
-    const Json* value = value_of(key);
-    return {std::string(key), value ? *value : Json()};
-  }
-  // What all places agree on; a fault if they do not.
-  Json agreed(const std::vector<io::Told>& places) {
-    io::Agreed all = io::agreed(places);
-    if (all.fault) fault(std::move(*all.fault));
-    return std::move(all.value);
-  }
-
-  config::Field& field(std::string_view ours) {
-    config::Field* found = fields_.find(concat("model.", ours));
-    if (!found) fail<UsageError>("hugging_face", names_.model_type, " has no field ", ours);
-    return *found;
-  }
   // Their name of one of our fields; empty: none.
   [[nodiscard]] std::string_view theirs_of(std::string_view ours) const {
     const auto at = std::ranges::find(names_.fields, ours, &HfField::ours);
     return at == names_.fields.end() ? std::string_view() : at->theirs;
-  }
-
-  void set(std::string_view ours, std::string_view theirs, const Json& value) {
-    if (const auto wrong = field(ours).assign(value.dump()))
-      fault(concat(theirs, " ", io::shown(value), ": ", *wrong));
   }
 
   void read(const HfField& f) {
@@ -310,82 +234,7 @@ class Reader {
                  names_.mxfp4 ? ", or \"mxfp4\"" : ""));
   }
 
-  // Older files have rope_scaling and rope_theta, newer ones rope_parameters.
-  void read_rope() {
-    std::vector<io::Told> objects;
-    for (const char* key : {"rope_parameters", "rope_scaling"}) {
-      const Json* value = value_of(key);
-      if (value && !value->is_object())
-        return fault(concat(key, " ", io::shown(*value), ": expected an object"));
-      if (value && !value->empty()) objects.push_back({key, without_scaling_by_one(*value)});
-    }
-    const io::Told outer = told("rope_theta");
-    const Json theta = outer.value.is_null() ? Json(names_.rope_theta) : outer.value;
-    const auto at = json_.find("original_max_position_embeddings");
-    const Json original = at == json_.end() ? Json() : *at;
-    std::vector<io::Told> completed;
-    for (const io::Told& object : objects)
-      completed.push_back({object.place, completed_rope(object.value, theta, original)});
-    if (io::Agreed all = io::agreed(completed); all.fault) return fault(std::move(*all.fault));
-
-    const auto inner = [](const io::Told& object, const char* key) {
-      return io::Told{concat(object.place, '.', key), object.value.value(key, Json())};
-    };
-    std::vector<io::Told> thetas{outer}, parts{told("partial_rotary_factor")};
-    for (const io::Told& object : objects) {
-      thetas.push_back(inner(object, "rope_theta"));
-      parts.push_back(inner(object, "partial_rotary_factor"));
-      (void)agreed({inner(object, "rope_type"), inner(object, "type")});
-    }
-    const Json own = agreed(thetas), part = agreed(parts);
-    set("rope_theta", "rope_theta", own.is_null() ? theta : own);
-    if (!part.is_null() && !io::same_value(part, 1))
-      fault(concat("partial_rotary_factor is ", io::shown(part),
-                   ", which cannot be expressed: expected 1"));
-    read_scaling(objects.empty() ? io::Told{"rope_scaling", Json::object()} : objects.back());
-  }
-
-  void read_scaling(const io::Told& object) {
-    const auto& [where, scaling] = object;
-    const Json type = scaling.value("rope_type", scaling.value("type", Json()));
-    const bool plain = type.is_null() || is_text(type, "default"), llama = is_text(type, "llama3");
-    if (!plain && !llama) {
-      return fault(concat(where, " is of type ", io::shown(type),
-                          ", which cannot be expressed: expected \"default\", \"llama3\", or "
-                          "\"linear\" with the factor 1"));
-    }
-    const RopeScaling defaults;
-    const std::array<std::pair<const char*, std::pair<const char*, Json>>, 4> values{
-        {{"factor", {"rope_scaling_factor", defaults.factor}},
-         {"low_freq_factor", {"rope_low_freq_factor", defaults.low_freq_factor}},
-         {"high_freq_factor", {"rope_high_freq_factor", defaults.high_freq_factor}},
-         {kOriginal, {"rope_original_max_position_embeddings", defaults.original_max_position}}}};
-    std::set<std::string_view> known{"rope_theta", "rope_type", "type", "partial_rotary_factor"};
-    for (const auto& [key, own] : values) {
-      const std::string place = concat(where, '.', key);
-      if (!llama) {
-        set(own.first, place, own.second);
-        continue;
-      }
-      known.insert(key);
-      std::vector<io::Told> places{{place, scaling.value(key, Json())}};
-      if (key == kOriginal) places.push_back(told(key));
-      const Json value = agreed(places);
-      if (value.is_null()) fault(concat(where, " has no ", key));
-      else set(own.first, place, value);
-    }
-    (void)fields_.find("model.rope_scaling")->assign(llama ? "llama" : "none");
-    for (const auto& [key, value] : scaling.items()) {
-      if (!known.contains(key) && !value.is_null())
-        fault(concat(where, ".", io::excerpt(key), " is ", io::shown(value),
-                     ", which cannot be expressed"));
-    }
-  }
-
-  const Json &json_, &beside_;
-  const HuggingFace& names_;
-  config::Fields fields_;
-  std::set<std::string, std::less<>> used_;
+  const Json& beside_;
 };
 
 // The name of a dtype, however it is spelt; null: the weights say theirs.
@@ -493,14 +342,54 @@ bool is_ids(const Json& value) {
           std::ranges::all_of(value, [](const Json& id) { return id.is_number_integer(); }));
 }
 
-// A field's value as JSON. Numbers that need not be whole have a point, also where they are.
+}  // namespace
+
+const Json* HfReader::value_of(std::string_view key) {
+  used_.emplace(key);
+  const Json* object = &json_;
+  if (const size_t dot = key.find('.'); dot != key.npos) {
+    const auto outer = json_.find(std::string(key.substr(0, dot)));
+    if (outer == json_.end() || !outer->is_object()) return nullptr;
+    object = &*outer;
+    key.remove_prefix(dot + 1);
+  }
+  const auto at = object->find(std::string(key));
+  return at == object->end() || at->is_null() ? nullptr : &*at;
+}
+
+io::Told HfReader::told(std::string_view key) {
+  const Json* value = value_of(key);
+  return {std::string(key), value ? *value : Json()};
+}
+
+Json HfReader::agreed(const std::vector<io::Told>& places) {
+  io::Agreed all = io::agreed(places);
+  if (all.fault) fault(std::move(*all.fault));
+  return std::move(all.value);
+}
+
+config::Field& HfReader::field(std::string_view ours) {
+  config::Field* found = find(ours);
+  if (!found) fail<UsageError>("hugging_face", names_.model_type, " has no field ", ours);
+  return *found;
+}
+
+void HfReader::set(std::string_view ours, std::string_view theirs, const Json& value) {
+  if (const auto wrong = field(ours).assign(value.dump()))
+    fault(concat(theirs, " ", io::shown(value), ": ", *wrong));
+}
+
+bool is_text(const Json& value, std::string_view text) {
+  return value.is_string() && value.get_ref<const std::string&>() == text;
+}
+
+Json parsed(std::string_view json) { return io::parse_json(json).value; }
+
 Json json_of(config::Fields& fields, std::string_view ours) {
   const config::Field& field = *fields.find(concat("model.", ours));
   double* const* number = std::get_if<double*>(&field.value);
   return number ? Json(**number) : parsed(field.text());
 }
-
-}  // namespace
 
 HfModel parse_hf_config(std::string_view text, const std::string& where,
                         std::span<const Family> families) {
@@ -563,25 +452,12 @@ std::string hf_config(const HuggingFace& family, ModelConfig config, DType dtype
                      f.value);
   }
   Json json{{"architectures", {family.architecture}}, {"model_type", family.model_type}};
-  for (const HfField& f : family.fields) json[std::string(f.theirs)] = json_of(fields, f.ours);
+  for (const HfField& f : family.fields) {
+    if (f.theirs.find('.') == f.theirs.npos) json[std::string(f.theirs)] = json_of(fields, f.ours);
+  }
   for (const HfDerived& d : family.derived) json[std::string(d.theirs)] = parsed(d.value(config));
   for (const HfFixed& f : family.fixed) json[std::string(f.theirs)] = parsed(f.values.at(0));
-  if (family.rope) {
-    json["rope_theta"] = json_of(fields, "rope_theta");
-    const std::string kind = fields.find("model.rope_scaling")->text();
-    if (kind != "llama" && kind != "none")
-      fail<ValueError>("hugging_face", "rope_scaling ", kind,
-                       " cannot be expressed in config.json: expected none or llama");
-    json["rope_scaling"] = nullptr;
-    if (kind == "llama") {
-      json["rope_scaling"] = {{"rope_type", "llama3"},
-                              {"factor", json_of(fields, "rope_scaling_factor")},
-                              {"low_freq_factor", json_of(fields, "rope_low_freq_factor")},
-                              {"high_freq_factor", json_of(fields, "rope_high_freq_factor")},
-                              {"original_max_position_embeddings",
-                               json_of(fields, "rope_original_max_position_embeddings")}};
-    }
-  }
+  if (family.rope) write_rope(json, family, fields);
   json["bos_token_id"] = parsed(marks.begin.empty() ? "null" : marks.begin);
   json["eos_token_id"] = parsed(marks.end.empty() ? "null" : marks.end);
   if (!marks.pad.empty()) json["pad_token_id"] = parsed(marks.pad);

@@ -12,7 +12,7 @@
 
 namespace tessera::test {
 
-class Toy final : public models::Decoder {
+class Toy : public models::Decoder {
  public:
   struct Config {
     int64_t vocab_size = 11, max_seq_len = 8, dim = 4;
