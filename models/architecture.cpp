@@ -46,6 +46,30 @@ bool Architecture::has_rope(int64_t layer) const {
   return !positions.rope_in_windows_alone || span(layer) == Span::window;
 }
 
+void Architecture::simplify(bool any_pattern) {
+  if (attention.head_dim * attention.n_heads == dim) attention.head_dim = 0;
+  const std::vector<std::string> types = layer_types();
+  if (!spans.use_sliding_window && std::ranges::count(types, kWindow) == 0)
+    spans = {.pattern = spans.pattern,
+             .before_max = spans.before_max,
+             .without_rope = spans.without_rope,
+             .use_sliding_window = false};
+  Architecture plain = *this;
+  plain.spans.layer_types.clear();
+  for (int64_t pattern = 0; any_pattern && pattern <= n_layers; ++pattern) {
+    plain.spans.pattern = pattern;
+    if (plain.layer_types() == types) break;
+  }
+  if (plain.layer_types() == types) spans = plain.spans;
+}
+
+std::string layer_types_json(const Architecture& a) {
+  std::string list;
+  for (const std::string& type : a.layer_types())
+    list += concat(list.empty() ? "\"" : ",\"", type, '"');
+  return concat('[', list, ']');
+}
+
 std::vector<std::string> Architecture::layer_types() const {
   std::vector<std::string> all;
   for (int64_t i = 0; i < n_layers; ++i) {

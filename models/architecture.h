@@ -163,8 +163,19 @@ struct TESSERA_API Architecture {
   [[nodiscard]] bool is_nope(int64_t layer) const {
     return positions.nope_layer_interval > 0 && (layer + 1) % positions.nope_layer_interval == 0;
   }
+  /// Says the same in fewest fields: a head_dim of dim / n_heads is 0, layer_types that a pattern
+  /// gives are empty. `any_pattern`: the pattern is a field, and may become another.
+  void simplify(bool any_pattern);
   /// layer_types, written out.
   [[nodiscard]] std::vector<std::string> layer_types() const;
 };
+
+/// The fields of windows: layer_types, sliding_window, use_sliding_window, max_window_layers.
+TESSERA_API void window_fields(config::Fields& f, Architecture::Spans& spans);
+/// Conflicts between these fields, as messages that begin with `[--model.<field>]`.
+[[nodiscard]] TESSERA_API std::vector<std::string> window_conflicts(
+    const Architecture::Spans& spans, int64_t n_layers);
+/// Architecture::layer_types() as JSON.
+[[nodiscard]] TESSERA_API std::string layer_types_json(const Architecture& a);
 
 }  // namespace tessera::models

@@ -310,7 +310,7 @@ TensorList Decoder::next_stage(const TensorList& inputs, const Tensor& tokens, C
                      " of equal length: use make_cache");
   }
   const int64_t count = tokens.size(1);
-  Metadata m = metadata(count, seen);
+  Metadata m = metadata(count, seen, layers.empty() ? 0 : layers[0].capacity);
   Tensor x = inputs[0];
   if (cache.cut) {
     nn::GenerationCut::Step step = cache.cut->next(tokens, seen, m.kinds);

@@ -117,6 +117,8 @@ struct HuggingFace {
   std::vector<HfFixed> fixed = {};
   std::vector<HfFixedOurs> fixed_ours = {};
   std::vector<HfDerived> derived = {};
+  /// Applied to what was read, so that equal models have equal fields however a file says them.
+  void (*simplify)(ModelConfig& config) = nullptr;
   bool rope = false;                                ///< it has the fields of config/rope_fields.h
   double rope_theta = 10000;                        ///< where config.json does not say it
   std::string_view rope_theta_name = "rope_theta";  ///< in files without rope_parameters

@@ -96,6 +96,7 @@ class Reader : public HfReader {
     if (names.rope) read_rope(*this);
     for (const HfFixed& f : names.fixed) check(f);
     for (const HfFixedOurs& f : names.fixed_ours) (void)field(f.ours).assign(f.value);
+    if (names.simplify) names.simplify(config);
     check_quantization();
     for (const std::string_view key : kOfEffect) check_effect(key);
     if (!faults.empty()) return;  // what is derived needs fields that hold

@@ -161,7 +161,8 @@ class RopeReader {
     if (!all.contains("rope_theta")) all["rope_theta"] = theta;
     const Json type = type_of(parameters);
     all["rope_type"] = type.is_null() ? Json("default") : type;
-    if (!original.is_null() && !is_text(type, "linear") && !all.contains(kOriginal) && is_kind(type))
+    if (!original.is_null() && !is_text(type, "linear") && !all.contains(kOriginal) &&
+        is_kind(type))
       all[kOriginal] = original;
     return all;
   }
@@ -185,8 +186,9 @@ class RopeReader {
   bool is_expressed(const Kind& kind) {
     const auto& ours = r_.field("rope_scaling").limits.choices;
     return std::ranges::count(ours, kind.ours) > 0 &&
-           std::ranges::all_of(
-               keys(), [&](const Key& key) { return !key.is_of(kind.theirs) || r_.find(key.ours); });
+           std::ranges::all_of(keys(), [&](const Key& key) {
+             return !key.is_of(kind.theirs) || r_.find(key.ours);
+           });
   }
   [[nodiscard]] std::string expected() {
     std::string all = "\"default\"";
@@ -194,7 +196,8 @@ class RopeReader {
     for (const Kind& kind : kKinds) {
       const bool known = is_expressed(kind), last = --left == 0;
       if (known || kind.theirs == "linear")
-        all += concat(last ? ", or \"" : ", \"", kind.theirs, known ? "\"" : "\" with the factor 1");
+        all +=
+            concat(last ? ", or \"" : ", \"", kind.theirs, known ? "\"" : "\" with the factor 1");
     }
     return all;
   }

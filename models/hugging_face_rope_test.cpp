@@ -136,8 +136,8 @@ TEST(HuggingFaceRope, EveryKindOfScalingComesBack) {
     config.theta = 500;
     if (kind != "longrope") config.short_factors = config.long_factors = "[]";
     for (const char* object : {"rope_scaling", "rope_parameters"}) {
-      const std::string json = "\"" + std::string(object) + R"(": {"rope_type": ")" + kind + "\", " +
-                               text + R"(, "rope_theta": 500})";
+      const std::string json = "\"" + std::string(object) + R"(": {"rope_type": ")" + kind +
+                               "\", " + text + R"(, "rope_theta": 500})";
       EXPECT_EQ(dump(read(json).config), dump(model(config))) << json;
     }
     const Json scaling = written_twice(config).at("rope_scaling");
@@ -182,9 +182,10 @@ TEST(HuggingFaceRope, WhatAScalingLeavesOutIsAsInTransformers) {
 }
 
 TEST(HuggingFaceRope, WhatItsObjectCannotSayIsNamed) {
-  EXPECT_EQ(error(R"("rope_scaling": {"type": "dynamic", "factor": 2})"),
-            "[config.json] rope_scaling is of type \"dynamic\", which cannot be expressed: expected "
-            "\"default\", \"llama3\", \"linear\", \"yarn\", or \"longrope\"");
+  EXPECT_EQ(
+      error(R"("rope_scaling": {"type": "dynamic", "factor": 2})"),
+      "[config.json] rope_scaling is of type \"dynamic\", which cannot be expressed: expected "
+      "\"default\", \"llama3\", \"linear\", \"yarn\", or \"longrope\"");
   EXPECT_EQ(error(R"("rope_scaling": {"type": "longrope", "factor": 2})"),
             "[config.json] rope_scaling has no original_max_position_embeddings; rope_scaling has "
             "no short_factor; rope_scaling has no long_factor");
@@ -197,11 +198,10 @@ TEST(HuggingFaceRope, WhatItsObjectCannotSayIsNamed) {
   EXPECT_EQ(error(R"("rope_parameters": {"full_attention": {"rope_theta": 6}})"),
             "[config.json] rope_parameters.full_attention is {\"rope_theta\":6}, which cannot be "
             "expressed");
-  EXPECT_EQ(
-      error(R"("original_max_position_embeddings": 8, "rope_scaling": {"type": "yarn",
+  EXPECT_EQ(error(R"("original_max_position_embeddings": 8, "rope_scaling": {"type": "yarn",
           "factor": 2, "original_max_position_embeddings": 16})"),
-      "[config.json] rope_scaling.original_max_position_embeddings is 16, but "
-      "original_max_position_embeddings is 8: they must agree");
+            "[config.json] rope_scaling.original_max_position_embeddings is 16, but "
+            "original_max_position_embeddings is 8: they must agree");
 }
 
 TEST(HuggingFaceRope, APartOfAHeadTurnsUnderAnyName) {
@@ -216,8 +216,8 @@ TEST(HuggingFaceRope, APartOfAHeadTurnsUnderAnyName) {
   EXPECT_EQ(config_of(R"("rotary_emb_base": 77)", names).theta, 77);
   EXPECT_EQ(error(R"("rotary_pct": 1, "partial_rotary_factor": 0.5)", names),
             "[config.json] partial_rotary_factor is 0.5, but rotary_pct is 1: they must agree");
-  const Json json = written_twice(
-      {.theta = 77, .part = 0.5, .short_factors = "[]", .long_factors = "[]"}, names);
+  const Json json =
+      written_twice({.theta = 77, .part = 0.5, .short_factors = "[]", .long_factors = "[]"}, names);
   EXPECT_EQ(json.at("rotary_pct"), 0.5);
   EXPECT_EQ(json.at("rotary_emb_base"), 77);
   EXPECT_FALSE(json.contains("rope_theta"));
@@ -297,8 +297,8 @@ TEST(HuggingFaceRope, ATableMayHaveAFieldOfItsObject) {
   names.fields.push_back({"rope_scaling.beta", "beta", "0", "", {"rope_parameters.beta"}});
   EXPECT_EQ(config_of(R"("rope_parameters": {"beta": 0.5, "rope_type": "default"})", names).beta,
             0.5);
-  const Json json = written_twice(
-      {.theta = 7, .beta = 0.25, .short_factors = "[]", .long_factors = "[]"}, names);
+  const Json json =
+      written_twice({.theta = 7, .beta = 0.25, .short_factors = "[]", .long_factors = "[]"}, names);
   EXPECT_EQ(json.at("rope_scaling"), Json({{"rope_type", "default"}, {"beta", 0.25}}));
 }
 

@@ -30,12 +30,12 @@ Metadata Metadata::with_documents(const Tensor& positions, const Tensor& documen
   return packed;
 }
 
-Metadata LanguageModel::metadata(int64_t length, int64_t start) const {
+Metadata LanguageModel::metadata(int64_t length, int64_t start, int64_t whole) const {
   if (start < 0 || length < 1 || start + length > max_seq_len()) {
     fail<ValueError>("metadata", "positions ", start, " to ", start + length,
                      " are not within max_seq_len ", max_seq_len());
   }
-  Metadata m = plain_metadata(length, start);
+  Metadata m = plain_metadata_of_part(length, start, std::max(whole, start + length));
   for (nn::AttentionMetadata& kind : m.kinds) {
     for (Tensor* table : kind.tables()) {
       if (!table->defined()) continue;

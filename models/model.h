@@ -102,8 +102,9 @@ class TESSERA_API LanguageModel : public nn::Module {
   // Computation. tokens and targets (B, T) i64.
   /// Metadata for sequences of `length` tokens, the first at position `start`: made once, used for
   /// all batches of that length. Its tables lie on the device and the mesh of the parameters.
-  /// ValueError beyond max_seq_len.
-  [[nodiscard]] Metadata metadata(int64_t length, int64_t start = 0) const;
+  /// They are tokens of a sequence that will have `whole` (0: it ends with them), by which LongRoPE
+  /// chooses its frequencies. ValueError beyond max_seq_len.
+  [[nodiscard]] Metadata metadata(int64_t length, int64_t start = 0, int64_t whole = 0) const;
   /// tokens -> (B, T, dim), the input of the head. Without an embedding, x is (B, T, dim) from the
   /// previous stage.
   [[nodiscard]] virtual Tensor features(const Tensor& x, const Metadata& metadata) const = 0;
@@ -182,10 +183,16 @@ class TESSERA_API LanguageModel : public nn::Module {
   /// What metadata() gives, but with plain tables on the CPU, which metadata() brings to the
   /// parameters. The positions are within max_seq_len.
   [[nodiscard]] virtual Metadata plain_metadata(int64_t length, int64_t start) const = 0;
+  /// The same where tables depend on how long the whole sequence will be.
+  [[nodiscard]] virtual Metadata plain_metadata_of_part(int64_t length, int64_t start,
+                                                        int64_t whole) const {
+    static_cast<void>(whole);
+    return plain_metadata(length, start);
+  }
   /// The same of another model, for models made of models.
   [[nodiscard]] static Metadata plain_metadata_of(const LanguageModel& model, int64_t length,
-                                                  int64_t start) {
-    return model.plain_metadata(length, start);
+                                                  int64_t start, int64_t whole) {
+    return model.plain_metadata_of_part(length, start, whole);
   }
 };
 

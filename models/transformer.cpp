@@ -246,23 +246,25 @@ double Transformer::pairs(int64_t length) {
   return sum;
 }
 
-Metadata Transformer::plain_metadata(int64_t length, int64_t start) const {
+Metadata Transformer::plain_metadata_of_part(int64_t length, int64_t start, int64_t whole) const {
   Metadata m;
-  for (const Kind& kind : kinds_) m.kinds.push_back(metadata_of(kind, length, start));
+  for (const Kind& kind : kinds_) m.kinds.push_back(metadata_of(kind, length, start, whole));
   for (nn::AttentionMetadata& k : m.kinds) k.layers = 0;
   for (const size_t kind : layer_kinds_) ++m.kinds[kind].layers;
   return m;
 }
 
-nn::AttentionMetadata Transformer::metadata_of(const Kind& kind, int64_t length,
-                                               int64_t start) const {
+nn::AttentionMetadata Transformer::metadata_of(const Kind& kind, int64_t length, int64_t start,
+                                               int64_t whole) const {
   const Positions& p = a_.positions;
   nn::AttentionMetadata m{.start = start};
   const bool window = kind.span == Architecture::Span::window;
   if (kind.rope) {
     const bool local = window && p.local_theta > 0;
+    RopeScaling scaling = local ? RopeScaling{} : p.scaling;
+    scaling.is_long = whole > scaling.original_max_position;
     m = nn::causal_metadata(length, a_.rotary_dim(), local ? p.local_theta : p.theta, start,
-                            local ? RopeScaling{} : p.scaling, table_dtype(a_));
+                            scaling, table_dtype(a_));
   }
   const int64_t seen = window ? a_.spans.sliding_window : a_.spans.chunk;
   if (window && start + length > seen) m.mask = m.mask & AttentionMask::window(seen);

@@ -66,9 +66,13 @@ class TESSERA_API Transformer : public UniformDecoder<TransformerBlock, nn::Norm
   [[nodiscard]] Kind kind_of(int64_t layer) const { return {a_.span(layer), a_.has_rope(layer)}; }
   /// Chunks and the temperature of queries count the tokens of a row, also where it is packed with
   /// documents, as transformers and torchtitan do.
-  [[nodiscard]] Metadata plain_metadata(int64_t length, int64_t start) const override;
-  [[nodiscard]] nn::AttentionMetadata metadata_of(const Kind& kind, int64_t length,
-                                                  int64_t start) const;
+  [[nodiscard]] Metadata plain_metadata(int64_t length, int64_t start) const override {
+    return plain_metadata_of_part(length, start, start + length);
+  }
+  [[nodiscard]] Metadata plain_metadata_of_part(int64_t length, int64_t start,
+                                                int64_t whole) const override;
+  [[nodiscard]] nn::AttentionMetadata metadata_of(const Kind& kind, int64_t length, int64_t start,
+                                                  int64_t whole) const;
   [[nodiscard]] size_t kind(size_t i) const override { return layer_kinds_[i]; }
   [[nodiscard]] double pairs(int64_t length) override;
   [[nodiscard]] Tensor embed(const Tensor& tokens, const Metadata& metadata) const override;

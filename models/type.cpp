@@ -15,10 +15,10 @@ std::vector<std::string_view> shown_of(const Type& type) {
   for (const HfField& f : names.fields) all.push_back(f.ours);
   for (const HfFixedOurs& f : names.fixed_ours) all.push_back(f.ours);
   if (names.rope) all.push_back("rope_theta");
-  if (type.architecture.positions.local_theta > 0) all.push_back("rope_local_theta");
+  all.insert(all.end(), type.rope_fields.begin(), type.rope_fields.end());
   if (std::ranges::count(all, "num_experts") > 0)
-    all.insert(all.end(), {"load_balance_coeff", "balance_loss_coeff", "z_loss_coeff",
-                           "capacity_factor"});
+    all.insert(all.end(),
+               {"load_balance_coeff", "balance_loss_coeff", "z_loss_coeff", "capacity_factor"});
   return all;
 }
 
@@ -41,10 +41,15 @@ TypeConfig sized(const TypeConfig& base, const Type& type, const Size& size) {
   if (faults.empty()) faults = c.conflicts();
   if (!faults.empty())
     fail<UsageError>("model", type.names.model_type, ' ', size.name, ": ", faults[0]);
+  c.simplify();
   return c;
 }
 
 }  // namespace
+
+void TypeConfig::simplify() {
+  Architecture::simplify(std::ranges::count(shown, "sliding_window_pattern") > 0);
+}
 
 Family family_of(const Type& type) {
   TypeConfig base{type.architecture, shown_of(type)};

@@ -23,6 +23,7 @@ struct TESSERA_API TypeConfig : Architecture {
   void fields(config::Fields& f);
   /// Conflicts between fields.
   [[nodiscard]] std::vector<std::string> conflicts() const;
+  void simplify();
 };
 
 /// A published size: its name, and the fields in which it differs from the type's defaults, as on
@@ -36,6 +37,7 @@ struct Type {
   Architecture architecture;  ///< `family` is names.model_type
   HuggingFace names;
   std::vector<Size> sizes = {};
+  std::vector<std::string_view> rope_fields = {};  ///< beside RoPE's own: partial_rotary_factor ...
 };
 
 /// The family of a type, which must outlive it. UsageError: a size with a field that the type does

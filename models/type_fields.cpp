@@ -60,22 +60,28 @@ void add_attention(Shown& s, Architecture::Attention& a) {
   s.add("fused_qkv", a.fused_qkv, "compute queries, keys and values in one matmul");
 }
 
-void add_spans(Shown& s, Architecture& a) {
-  s.add("layer_types", a.spans.layer_types,
+void add_spans(Shown& s, Architecture::Spans& a) {
+  s.add("layer_types", a.layer_types,
         "full_attention or sliding_attention of each layer; empty: as the type of model has it");
-  s.add("sliding_window", a.spans.sliding_window,
+  s.add("sliding_window", a.sliding_window,
         "tokens that a layer with sliding attention sees; 0: no layer has it",
         {.min = 0, .max = 1 << 30, .unit = "tokens"});
-  s.add("use_sliding_window", a.spans.use_sliding_window,
-        "whether layers have sliding attention");
-  s.add("sliding_window_pattern", a.spans.pattern,
-        "the last of every so many layers has full attention; 0: none",
+  s.add("use_sliding_window", a.use_sliding_window, "whether layers have sliding attention");
+  s.add("sliding_window_pattern", a.pattern,
+        "the last of every so many layers has full attention; 0: none", {.min = 0, .max = 4096});
+  s.add("max_window_layers", a.max_window_layers,
+        a.before_max ? "layers from this one on have full attention"
+                     : "layers before this one have full attention",
         {.min = 0, .max = 4096});
-  s.add("max_window_layers", a.spans.max_window_layers,
-        a.spans.before_max ? "layers from this one on have full attention"
-                           : "layers before this one have full attention",
-        {.min = 0, .max = 4096});
-  s.add("nope_layer_interval", a.positions.nope_layer_interval,
+}
+
+void add_positions(Shown& s, Architecture::Positions& p) {
+  s.add("rope_local_theta", p.local_theta,
+        "base of the RoPE frequencies of layers with sliding attention; 0: as the others",
+        {.min = 0, .max = 1e12});
+  s.add("partial_rotary_factor", p.partial_rotary_factor, "part of a head that RoPE turns",
+        {.min = 0, .max = 1, .above_min = true});
+  s.add("nope_layer_interval", p.nope_layer_interval,
         "the last of every so many layers has no RoPE; 0: all have it", {.min = 0, .max = 4096});
 }
 
@@ -106,17 +112,36 @@ void add_experts(Shown& s, Fields& f, Architecture::Experts& e) {
 
 }  // namespace
 
+void window_fields(Fields& f, Architecture::Spans& spans) {
+  const std::vector<std::string_view> names{"layer_types", "sliding_window", "use_sliding_window",
+                                            "max_window_layers"};
+  Shown s(f, names);
+  add_spans(s, spans);
+}
+
+std::vector<std::string> window_conflicts(const Architecture::Spans& spans, int64_t n_layers) {
+  const std::vector<std::string>& types = spans.layer_types;
+  if (!types.empty() && static_cast<int64_t>(types.size()) != n_layers)
+    return {concat("[--model.layer_types] has ", types.size(), " entries, but --model.n_layers is ",
+                   n_layers)};
+  for (const std::string& type : types) {
+    if (type == "full_attention") continue;
+    if (type != "sliding_attention")
+      return {concat("[--model.layer_types] has \"", type,
+                     "\": expected full_attention or sliding_attention")};
+    if (spans.sliding_window < 1)
+      return {"[--model.layer_types] has sliding_attention, but --model.sliding_window is 0"};
+  }
+  return {};
+}
+
 void TypeConfig::fields(Fields& f) {
   Shown s(f, shown);
   add_sizes(s, *this);
   add_attention(s, attention);
   if (s.has("rope_theta")) config::rope_fields(f, positions.theta, positions.scaling);
-  s.add("rope_local_theta", positions.local_theta,
-        "base of the RoPE frequencies of layers with sliding attention; 0: as the others",
-        {.min = 0, .max = 1e12});
-  s.add("partial_rotary_factor", positions.partial_rotary_factor, "part of a head that RoPE turns",
-        {.min = 0, .max = 1, .above_min = true});
-  add_spans(s, *this);
+  add_spans(s, spans);
+  add_positions(s, positions);
   add_experts(s, f, experts);
   add_scales(s, *this);
 }
@@ -135,22 +160,7 @@ std::vector<std::string> TypeConfig::conflicts() const {
            (rotary_dim() < 2 || rotary_dim() % 2 != 0))
     fault("[--model.head_dim] RoPE turns ", rotary_dim(), " values of a head of ", head_dim(),
           ": expected an even number");
-  const std::vector<std::string>& types = spans.layer_types;
-  if (!types.empty() && static_cast<int64_t>(types.size()) != n_layers)
-    fault("[--model.layer_types] has ", types.size(), " entries, but --model.n_layers is ",
-          n_layers);
-  for (const std::string& type : types) {
-    if (type == "full_attention") continue;
-    if (type != "sliding_attention") {
-      fault("[--model.layer_types] has \"", type,
-            "\": expected full_attention or sliding_attention");
-      break;
-    }
-    if (spans.sliding_window < 1) {
-      fault("[--model.layer_types] has sliding_attention, but --model.sliding_window is 0");
-      break;
-    }
-  }
+  for (std::string& f : window_conflicts(spans, n_layers)) faults.push_back(std::move(f));
   for (std::string& f :
        config::moe_conflicts(experts.moe, n_layers, "decoder_sparse_step", experts.step))
     faults.push_back(std::move(f));

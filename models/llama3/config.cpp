@@ -13,11 +13,19 @@ namespace tessera::llama3 {
 void Config::fields(config::Fields& f) {
   f.add("dim", dim, "hidden size", {.min = 2, .max = 1 << 20});
   config::rotary_fields(f, *this, 0);
+  f.add("head_dim", own_head_dim, "size of a head; 0: dim / n_heads", {.min = 0, .max = 1 << 16});
+  f.add("qkv_bias", qkv_bias, "biases of queries, keys and values");
+  f.add("output_bias", output_bias, "bias of the output projection of attention");
+  f.add("ffn_bias", ffn_bias, "biases of the feed-forward layers");
 }
 
 std::vector<std::string> Config::conflicts() const {
   std::vector<std::string> faults = config::rotary_conflicts(*this);
-  if (n_heads < 1 || dim % n_heads != 0 || dim / n_heads % 2 != 0) {
+  if (own_head_dim % 2 != 0) {
+    faults.push_back(
+        concat("[--model.head_dim] ", own_head_dim, " is not even, but RoPE rotates pairs"));
+  }
+  if (own_head_dim == 0 && (n_heads < 1 || dim % n_heads != 0 || dim / n_heads % 2 != 0)) {
     faults.push_back(
         concat("[--model.dim] ", dim, " is not an even multiple of --model.n_heads ", n_heads));
   }

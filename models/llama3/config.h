@@ -23,8 +23,10 @@ struct TESSERA_API Config {
   bool enable_weight_tying = false;  ///< the head uses the weight of the embedding
   bool fused_qkv = true;             ///< queries, keys and values in one matmul
   DType dtype = DType::f32;          ///< of parameters
+  int64_t own_head_dim = 0;          ///< size of a head; 0: dim / n_heads
+  bool qkv_bias = false, output_bias = false, ffn_bias = false;
 
-  [[nodiscard]] int64_t head_dim() const { return dim / n_heads; }
+  [[nodiscard]] int64_t head_dim() const { return own_head_dim > 0 ? own_head_dim : dim / n_heads; }
   [[nodiscard]] models::Architecture architecture() const;
   void fields(config::Fields& f);
   /// Conflicts between fields.

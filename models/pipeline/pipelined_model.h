@@ -115,7 +115,11 @@ class TESSERA_API PipelinedModel final : public LanguageModel {
 
  protected:
   [[nodiscard]] Metadata plain_metadata(int64_t length, int64_t start) const override {
-    return plain_metadata_of(*whole_, length, start);
+    return plain_metadata_of_part(length, start, start + length);
+  }
+  [[nodiscard]] Metadata plain_metadata_of_part(int64_t length, int64_t start,
+                                                int64_t whole) const override {
+    return plain_metadata_of(*whole_, length, start, whole);
   }
 
  private:

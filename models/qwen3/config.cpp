@@ -12,10 +12,17 @@ void Config::fields(config::Fields& f) {
   config::rotary_moe_fields(f, *this);
   f.add("decoder_sparse_step", decoder_sparse_step,
         "the last of every so many layers has experts, if there are any", {.min = 1, .max = 4096});
+  f.add("qkv_bias", qkv_bias, "biases of queries, keys and values");
+  f.add("output_bias", output_bias, "bias of the output projection of attention");
+  models::window_fields(f, spans);
 }
 
 std::vector<std::string> Config::conflicts() const {
-  return config::rotary_moe_conflicts(*this, "decoder_sparse_step", decoder_sparse_step);
+  std::vector<std::string> faults =
+      config::rotary_moe_conflicts(*this, "decoder_sparse_step", decoder_sparse_step);
+  for (std::string& fault : models::window_conflicts(spans, n_layers))
+    faults.push_back(std::move(fault));
+  return faults;
 }
 
 namespace {

@@ -26,6 +26,8 @@ struct TESSERA_API Config {
   config::MoeConfig moe = {};
   int64_t decoder_sparse_step = 1;  ///< every so many layers have experts, if any
   DType dtype = DType::f32;         ///< of parameters
+  bool qkv_bias = false, output_bias = false;
+  models::Architecture::Spans spans = {.use_sliding_window = false};
 
   [[nodiscard]] bool has_experts(int64_t layer) const {
     return moe.num_experts > 0 && (layer + 1) % decoder_sparse_step == 0;

@@ -15,9 +15,13 @@ bool is_dense(const models::ModelConfig& c) { return !has_experts(c); }
 std::vector<models::HfTensorNames> tensors() {
   return {{"model.embed_tokens.weight", {"tok_embeddings.weight"}},
           {"model.layers.#.self_attn.q_proj.weight", {"layers.#.attention.wq.weight"}},
+          {"model.layers.#.self_attn.q_proj.bias", {"layers.#.attention.wq.bias"}},
           {"model.layers.#.self_attn.k_proj.weight", {"layers.#.attention.wk.weight"}},
+          {"model.layers.#.self_attn.k_proj.bias", {"layers.#.attention.wk.bias"}},
           {"model.layers.#.self_attn.v_proj.weight", {"layers.#.attention.wv.weight"}},
+          {"model.layers.#.self_attn.v_proj.bias", {"layers.#.attention.wv.bias"}},
           {"model.layers.#.self_attn.o_proj.weight", {"layers.#.attention.wo.weight"}},
+          {"model.layers.#.self_attn.o_proj.bias", {"layers.#.attention.wo.bias"}},
           {"model.layers.#.self_attn.q_norm.weight", {"layers.#.attention.q_norm.weight"}},
           {"model.layers.#.self_attn.k_norm.weight", {"layers.#.attention.k_norm.weight"}},
           {"model.layers.#.mlp.gate_proj.weight", {"layers.#.feed_forward.w1.weight"}},
@@ -57,7 +61,11 @@ std::vector<models::HfField> fields() {
           {"num_attention_heads", "n_heads"},
           {"max_position_embeddings", "max_seq_len"},
           {"rms_norm_eps", "norm_eps", "1e-6"},
-          {"tie_word_embeddings", "enable_weight_tying", "false"}};
+          {"tie_word_embeddings", "enable_weight_tying", "false"},
+          {"attention_bias", "qkv_bias", "false"},
+          {"attention_bias", "output_bias", "false"},
+          {"use_sliding_window", "use_sliding_window", "false"},
+          {"sliding_window", "sliding_window", "4096", "0"}};
 }
 
 std::vector<models::HfField> joined(std::vector<models::HfField> all,
@@ -71,10 +79,14 @@ std::vector<models::HfTied> tied() {
 }
 
 std::vector<models::HfFixed> fixed() {
-  return {{"hidden_act", {"\"silu\""}},
-          {"attention_bias", {"false"}},
-          {"attention_dropout", {"0.0"}, true},
-          {"use_sliding_window", {"false"}}};
+  return {{"hidden_act", {"\"silu\"", "\"swish\""}}, {"attention_dropout", {"0.0"}, true}};
+}
+
+void simplify(models::ModelConfig& config) {
+  auto& c = config.as<Config>();
+  models::Architecture a = c.architecture();
+  a.simplify(false);
+  c.spans = a.spans;
 }
 
 }  // namespace
@@ -89,9 +101,18 @@ const models::HuggingFace& hugging_face() {
       .tied = tied(),
       .fields =
           joined(fields(), {{"head_dim", "head_dim", "128"},
+                            {"max_window_layers", "max_window_layers", "28"},
+                            {"layer_types", "layer_types", "[]", "[]"},
                             {"num_key_value_heads", "n_kv_heads", "32", "num_attention_heads"}}),
       .fixed = fixed(),
       .fixed_ours = {{"num_experts", "0"}},
+      .derived = {{"layer_types",
+                   [](const models::ModelConfig& c) {
+                     return models::layer_types_json(c.as<Config>().architecture());
+                   },
+                   {"num_hidden_layers"},
+                   true}},
+      .simplify = simplify,
       .rope = true,
       .gguf = &gguf()};
   return names;
@@ -115,6 +136,7 @@ const models::HuggingFace& hugging_face_moe() {
                                     {"decoder_sparse_step", "decoder_sparse_step", "1"}}),
         .fixed = fixed(),
         .fixed_ours = {{"load_balance_coeff", "0", "expert_bias"}, {"capacity_factor", "0"}},
+        .simplify = simplify,
         .rope = true};
     n.fixed.push_back({"mlp_only_layers", {"[]"}});
     return n;

@@ -7,19 +7,21 @@ namespace tessera::models::types {
 
 const Type& mistral() {
   static const Type type{
-    .description = "Mistral (Mistral AI, 2023)",
-    .architecture = {.spans = {.sliding_window = 4096}},
-    .names = {.model_type = "mistral",
-              .architecture = "MistralForCausalLM",
-              .prefix = "model.",
-              .tensors = rows(llama_modules()),
-              .tied = tied_head(),
-              .fields = joined(llama_fields(), {head_dim(), sliding_window("4096")}),
-              .fixed = silu(),
-              .rope = true},
-    .sizes = {{"7B",
-               "dim=4096 n_layers=32 n_heads=32 n_kv_heads=8 ffn_dim=14336 vocab_size=32000 "
-               "max_seq_len=32768 sliding_window=4096"}}};
+      .description = "Mistral (Mistral AI, 2023)",
+      .architecture = {.spans = {.sliding_window = 4096}},
+      .names = {.model_type = "mistral",
+                .architecture = "MistralForCausalLM",
+                .prefix = "model.",
+                .tensors = rows(llama_modules()),
+                .tied = tied_head(),
+                .fields = joined(llama_fields(), {head_dim(), sliding_window("4096")}),
+                .fixed = silu(),
+                .derived = {whole_head_dim()},
+                .simplify = simplify,
+                .rope = true},
+      .sizes = {{"7B",
+                 "dim=4096 n_layers=32 n_heads=32 n_kv_heads=8 ffn_dim=14336 vocab_size=32000 "
+                 "max_seq_len=32768 sliding_window=4096"}}};
   return type;
 }
 

@@ -7,25 +7,28 @@ namespace tessera::models::types {
 
 const Type& olmo3() {
   static const Type type{
-    .description = "OLMo 3 (Ai2, 2025)",
-    .architecture = {.attention = {.qk_norm = Architecture::Attention::QkNorm::whole},
-                     .positions = {.theta = 5e5, .local_theta = 5e5},
-                     .spans = {.pattern = 4, .sliding_window = 4096},
-                     .residual = {.before = false, .after = true}},
-    .names = {.model_type = "olmo3",
-              .architecture = "Olmo3ForCausalLM",
-              .prefix = "model.",
-              .tensors = rows(olmo2_modules()),
-              .tied = tied_head(),
-              .fields = joined(joined(llama_fields(), attention_bias()),
-                               {sliding_window("4096"), layer_types()}),
-              .fixed = silu(),
-              .derived = {all_layer_types()},
-              .rope = true,
-              .rope_theta = 5e5},
-    .sizes = {{"7B",
-               "dim=4096 n_layers=32 n_heads=32 n_kv_heads=32 ffn_dim=11008 vocab_size=100278 "
-               "max_seq_len=8192 norm_eps=1e-6"}}};
+      .description = "OLMo 3 (Ai2, 2025)",
+      .architecture = {.attention = {.qk_norm = Architecture::Attention::QkNorm::whole},
+                       .positions = {.theta = 5e5, .local_theta = 5e5},
+                       .spans = {.pattern = 4, .sliding_window = 4096},
+                       .residual = {.before = false, .after = true}},
+      .names = {.model_type = "olmo3",
+                .architecture = "Olmo3ForCausalLM",
+                .prefix = "model.",
+                .tensors = rows(olmo2_modules()),
+                .tied = tied_head(),
+                .fields = joined(joined(llama_fields(), attention_bias()),
+                                 {sliding_window("4096"), layer_types()}),
+                .fixed = silu(),
+                .derived = {all_layer_types()},
+                .simplify = simplify,
+                .rope = true,
+                .rope_theta = 5e5,
+                .rope_local_theta = 0},
+      .sizes = {{"7B",
+                 "dim=4096 n_layers=32 n_heads=32 n_kv_heads=32 ffn_dim=11008 vocab_size=100278 "
+                 "max_seq_len=8192 norm_eps=1e-6"}},
+      .rope_fields = {"rope_local_theta"}};
   return type;
 }
 

@@ -7,22 +7,23 @@ namespace tessera::models::types {
 
 const Type& olmoe() {
   static const Type type{
-    .description = "OLMoE (Ai2, 2024)",
-    .architecture = {.attention = {.qk_norm = Architecture::Attention::QkNorm::whole}},
-    .names = {.model_type = "olmoe",
-              .architecture = "OlmoeForCausalLM",
-              .prefix = "model.",
-              .tensors = joined(rows(joined(joined(embeddings(), attention()), norms_before())),
-                                experts_apart()),
-              .tied = tied_head(),
-              .fields = joined(joined(experts_fields("64", "8", "num_experts"), attention_bias()),
-                               {{"norm_topk_prob", "route_norm", "false"}}),
-              .fixed = joined(silu(), {{"clip_qkv", {"null"}}}),
-              .fixed_ours = plain_routing(),
-              .rope = true},
-    .sizes = {{"1B-7B",
-               "dim=2048 n_layers=16 n_heads=16 n_kv_heads=16 moe_inter_dim=1024 num_experts=64 "
-               "top_k=8 vocab_size=50304 max_seq_len=4096"}}};
+      .description = "OLMoE (Ai2, 2024)",
+      .architecture = {.attention = {.qk_norm = Architecture::Attention::QkNorm::whole}},
+      .names = {.model_type = "olmoe",
+                .architecture = "OlmoeForCausalLM",
+                .prefix = "model.",
+                .tensors = joined(rows(joined(joined(embeddings(), attention()), norms_before())),
+                                  experts_apart()),
+                .tied = tied_head(),
+                .fields = joined(joined(experts_fields("64", "8", "num_experts"), attention_bias()),
+                                 {{"norm_topk_prob", "route_norm", "false"}}),
+                .fixed = joined(silu(), {{"clip_qkv", {"null"}}}),
+                .fixed_ours = plain_routing(),
+                .simplify = simplify,
+                .rope = true},
+      .sizes = {{"1B-7B",
+                 "dim=2048 n_layers=16 n_heads=16 n_kv_heads=16 moe_inter_dim=1024 num_experts=64 "
+                 "top_k=8 vocab_size=50304 max_seq_len=4096"}}};
   return type;
 }
 

@@ -20,12 +20,6 @@ std::string_view whole(std::string_view name, std::string_view layers, std::stri
   return kept(concat(name.starts_with('.') ? layers : "", name, tensor));
 }
 
-std::string list_of(const std::vector<std::string>& words) {
-  std::string list;
-  for (const std::string& word : words) list += concat(list.empty() ? "\"" : ",\"", word, '"');
-  return concat('[', list, ']');
-}
-
 }  // namespace
 
 std::vector<HfTensorNames> rows(const std::vector<Names>& modules, std::string_view layers) {
@@ -47,9 +41,10 @@ std::vector<Names> embeddings() {
 }
 
 std::vector<Names> attention() {
-  return {{".self_attn.q_proj", {".attention.wq"}},     {".self_attn.k_proj", {".attention.wk"}},
-          {".self_attn.v_proj", {".attention.wv"}},     {".self_attn.o_proj", {".attention.wo"}},
-          {".self_attn.q_norm", {".attention.q_norm"}}, {".self_attn.k_norm", {".attention.k_norm"}}};
+  return {
+      {".self_attn.q_proj", {".attention.wq"}},     {".self_attn.k_proj", {".attention.wk"}},
+      {".self_attn.v_proj", {".attention.wv"}},     {".self_attn.o_proj", {".attention.wo"}},
+      {".self_attn.q_norm", {".attention.q_norm"}}, {".self_attn.k_norm", {".attention.k_norm"}}};
 }
 
 std::vector<Names> gated_mlp() {
@@ -82,8 +77,8 @@ std::vector<Names> olmo2_modules() {
 
 std::vector<HfTensorNames> experts_apart() {
   std::vector<HfTensorNames> all = rows({{".mlp.gate", {".moe.router.gate"}}});
-  for (const auto& [theirs, ours] : {std::pair("gate_proj", "w1"), std::pair("down_proj", "w2"),
-                                     std::pair("up_proj", "w3")}) {
+  for (const auto& [theirs, ours] :
+       {std::pair("gate_proj", "w1"), std::pair("down_proj", "w2"), std::pair("up_proj", "w3")}) {
     all.push_back({.theirs = kept(concat("model.layers.#.mlp.experts.%.", theirs, ".weight")),
                    .ours = {kept(concat("layers.#.moe.experts.", ours))},
                    .experts = HfExperts::apart});
@@ -145,6 +140,14 @@ HfDerived all_no_rope_layers() {
 
 HfField head_dim() { return {"head_dim", "head_dim", "0", "0"}; }
 
+HfDerived whole_head_dim() {
+  return {"head_dim",
+          [](const ModelConfig& c) { return std::to_string(c.as<TypeConfig>().head_dim()); },
+          {"hidden_size", "num_attention_heads"}};
+}
+
+void simplify(ModelConfig& config) { config.as<TypeConfig>().simplify(); }
+
 HfField sliding_window(std::string_view absent) {
   return {"sliding_window", "sliding_window", absent, "0"};
 }
@@ -157,7 +160,7 @@ HfField layer_types() { return {"layer_types", "layer_types", "[]", "[]"}; }
 
 HfDerived all_layer_types() {
   return {"layer_types",
-          [](const ModelConfig& c) { return list_of(c.as<TypeConfig>().layer_types()); },
+          [](const ModelConfig& c) { return layer_types_json(c.as<TypeConfig>()); },
           {"num_hidden_layers"},
           true};
 }

@@ -29,13 +29,13 @@ template <class T> std::vector<T> joined(std::vector<T> all, const std::vector<T
 }
 
 // Modules of Llama, which most types have.
-std::vector<Names> embeddings();       ///< embed_tokens, norm, lm_head
-std::vector<Names> attention();        ///< q_proj, k_proj, v_proj, o_proj, q_norm, k_norm
-std::vector<Names> gated_mlp();        ///< gate_proj, up_proj, down_proj
-std::vector<Names> norms_before();     ///< input_layernorm, post_attention_layernorm
-std::vector<Names> llama_modules();    ///< all of these
-std::vector<Names> gemma2_modules();   ///< with norms on both sides
-std::vector<Names> olmo2_modules();    ///< with norms of results
+std::vector<Names> embeddings();      ///< embed_tokens, norm, lm_head
+std::vector<Names> attention();       ///< q_proj, k_proj, v_proj, o_proj, q_norm, k_norm
+std::vector<Names> gated_mlp();       ///< gate_proj, up_proj, down_proj
+std::vector<Names> norms_before();    ///< input_layernorm, post_attention_layernorm
+std::vector<Names> llama_modules();   ///< all of these
+std::vector<Names> gemma2_modules();  ///< with norms on both sides
+std::vector<Names> olmo2_modules();   ///< with norms of results
 /// Experts that each have their own tensors, under mlp.experts.#.
 std::vector<HfTensorNames> experts_apart();
 
@@ -50,6 +50,10 @@ std::vector<HfField> experts_fields(std::string_view experts, std::string_view t
 std::vector<HfField> without(std::vector<HfField> fields, std::string_view ours);
 /// head_dim, which may be absent: hidden_size / num_attention_heads.
 HfField head_dim();
+/// The same, written out.
+HfDerived whole_head_dim();
+/// HuggingFace::simplify of a TypeConfig.
+void simplify(ModelConfig& config);
 /// sliding_window with its default; null is none.
 HfField sliding_window(std::string_view absent);
 /// attention_bias of queries, keys and values, and of the output.

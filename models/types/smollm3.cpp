@@ -7,26 +7,28 @@ namespace tessera::models::types {
 
 const Type& smollm3() {
   static const Type type{
-    .description = "SmolLM 3 (Hugging Face, 2025)",
-    .architecture = {.positions = {.nope_layer_interval = 4}, .spans = {.without_rope = true}},
-    .names = {.model_type = "smollm3",
-              .architecture = "SmolLM3ForCausalLM",
-              .prefix = "model.",
-              .tensors = rows(llama_modules()),
-              .tied = tied_head(),
-              .fields = joined(joined(llama_fields("true"), attention_bias()),
-                               {{"mlp_bias", "ffn_bias", "false"},
-                                {"no_rope_layer_interval", "nope_layer_interval", "4"},
-                                {"use_sliding_window", "use_sliding_window", "false"},
-                                sliding_window("0"),
-                                layer_types()}),
-              .fixed = silu(),
-              .derived = {all_layer_types(), all_no_rope_layers()},
-              .rope = true,
-              .rope_theta = 2e6},
-    .sizes = {{"3B",
-               "dim=2048 n_layers=36 n_heads=16 n_kv_heads=4 ffn_dim=11008 vocab_size=128256 "
-               "max_seq_len=65536 rope_theta=5e6 enable_weight_tying=true"}}};
+      .description = "SmolLM 3 (Hugging Face, 2025)",
+      .architecture = {.positions = {.nope_layer_interval = 4},
+                       .spans = {.without_rope = true, .use_sliding_window = false}},
+      .names = {.model_type = "smollm3",
+                .architecture = "SmolLM3ForCausalLM",
+                .prefix = "model.",
+                .tensors = rows(llama_modules()),
+                .tied = tied_head(),
+                .fields = joined(joined(llama_fields("true"), attention_bias()),
+                                 {{"mlp_bias", "ffn_bias", "false"},
+                                  {"no_rope_layer_interval", "nope_layer_interval", "4"},
+                                  {"use_sliding_window", "use_sliding_window", "false"},
+                                  sliding_window("0"),
+                                  layer_types()}),
+                .fixed = silu(),
+                .derived = {all_layer_types(), all_no_rope_layers()},
+                .simplify = simplify,
+                .rope = true,
+                .rope_theta = 2e6},
+      .sizes = {{"3B",
+                 "dim=2048 n_layers=36 n_heads=16 n_kv_heads=4 ffn_dim=11008 vocab_size=128256 "
+                 "max_seq_len=65536 rope_theta=5e6 enable_weight_tying=true"}}};
   return type;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StableLM (Stability AI, 2023): Llama with LayerNorm and RoPE of a quarter of the head; attention and
-// feed-forward may stand side by side behind one norm.
+// StableLM (Stability AI, 2023): Llama with LayerNorm and RoPE of a quarter of the head; attention
+// and feed-forward may stand side by side behind one norm.
 #include "tessera/models/types/rows.h"
 #include "tessera/models/types/types.h"
 
@@ -8,26 +8,27 @@ namespace tessera::models::types {
 
 const Type& stablelm() {
   static const Type type{
-    .description = "StableLM (Stability AI, 2023)",
-    .architecture = {.positions = {.partial_rotary_factor = 0.25},
-                     .norm = {.kind = nn::Norm::Kind::layer},
-                     .residual = {.shared_norm = true}},
-    .names = {.model_type = "stablelm",
-              .architecture = "StableLmForCausalLM",
-              .prefix = "model.",
-              .tensors = rows(llama_modules()),
-              .tied = tied_head(),
-              .fields = joined(layer_norm_fields("layer_norm_eps", "false"),
-                               {{"use_qkv_bias", "qkv_bias", "false"},
-                                {"use_parallel_residual", "use_parallel_residual", "false"},
-                                {"partial_rotary_factor", "partial_rotary_factor", "0.25"}}),
-              .fixed = joined(silu(), {{"qk_layernorm", {"false"}},
-                                       {"hidden_dropout", {"0.0"}, true}}),
-              .rope = true,
-              .partial_rotary = 0.25},
-    .sizes = {{"3B",
-               "dim=2560 n_layers=32 n_heads=32 n_kv_heads=32 ffn_dim=6912 vocab_size=50304 "
-               "max_seq_len=4096"}}};
+      .description = "StableLM (Stability AI, 2023)",
+      .architecture = {.positions = {.partial_rotary_factor = 0.25},
+                       .norm = {.kind = nn::Norm::Kind::layer},
+                       .residual = {.shared_norm = true}},
+      .names = {.model_type = "stablelm",
+                .architecture = "StableLmForCausalLM",
+                .prefix = "model.",
+                .tensors = rows(llama_modules()),
+                .tied = tied_head(),
+                .fields = joined(layer_norm_fields("layer_norm_eps", "false"),
+                                 {{"use_qkv_bias", "qkv_bias", "false"},
+                                  {"use_parallel_residual", "use_parallel_residual", "false"}}),
+                .fixed = joined(silu(),
+                                {{"qk_layernorm", {"false"}}, {"hidden_dropout", {"0.0"}, true}}),
+                .simplify = simplify,
+                .rope = true,
+                .partial_rotary = 0.25},
+      .sizes = {{"3B",
+                 "dim=2560 n_layers=32 n_heads=32 n_kv_heads=32 ffn_dim=6912 vocab_size=50304 "
+                 "max_seq_len=4096"}},
+      .rope_fields = {"partial_rotary_factor"}};
   return type;
 }
 
