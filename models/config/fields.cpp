@@ -42,25 +42,37 @@ std::optional<bool> parsed_bool(std::string_view text) {
   return std::nullopt;
 }
 
-// A JSON array of texts, or comma-separated texts.
-std::optional<std::vector<std::string>> parsed_list(std::string_view text) {
-  std::vector<std::string> list;
+// A JSON array, or comma-separated items; of texts, empty ones are left out.
+template <class T> std::optional<std::vector<T>> parsed_list(std::string_view text) {
+  constexpr bool kTexts = std::is_same_v<T, std::string>;
+  std::vector<T> list;
   if (text.starts_with('[')) {
     const io::ParsedJson json = io::parse_json(text);
     if (!json.value.is_array()) return std::nullopt;
     for (const auto& item : json.value) {
-      if (!item.is_string()) return std::nullopt;
-      list.push_back(item.get<std::string>());
+      if (kTexts ? !item.is_string() : !item.is_number()) return std::nullopt;
+      list.push_back(item.get<T>());
     }
     return list;
   }
   while (!text.empty()) {
     const size_t comma = std::min(text.find(','), text.size());
-    if (comma > 0) list.emplace_back(text.substr(0, comma));
+    const std::string_view item = text.substr(0, comma);
+    if constexpr (kTexts) {
+      if (!item.empty()) list.emplace_back(item);
+    } else {
+      const auto number = parsed<T>(item);
+      if (!number) return std::nullopt;
+      list.push_back(*number);
+    }
     text.remove_prefix(std::min(comma + 1, text.size()));
   }
   return list;
 }
+
+template <class T>
+constexpr bool kIsList = std::is_same_v<std::remove_cvref_t<T>, std::vector<std::string>*> ||
+                         std::is_same_v<std::remove_cvref_t<T>, std::vector<double>*>;
 
 // Edits that make one word of another, `most` if they are as many or more. A word that is no field
 // is compared with all of them, so rows are made once and left as soon as they say it.
@@ -109,7 +121,7 @@ std::string Field::text() const {
         if constexpr (std::is_same_v<T, Choice>) {
           const size_t i = v.get();
           return i < limits.choices.size() ? limits.choices[i] : "another";
-        } else if constexpr (std::is_same_v<T, std::vector<std::string>*>) {
+        } else if constexpr (kIsList<T>) {
           return v->empty() ? "" : nlohmann::json(*v).dump();
         } else if constexpr (std::is_same_v<T, std::optional<int64_t>*> ||
                              std::is_same_v<T, std::optional<double>*>) {
@@ -123,8 +135,8 @@ std::string Field::text() const {
 
 std::string Field::type() const {
   constexpr std::array<std::string_view, std::variant_size_v<Value>> kNames{
-      "integer",         "number",         "true or false", "text",
-      "integer or none", "number or none", "list of texts", "choice"};
+      "integer",        "number",        "true or false",   "text",  "integer or none",
+      "number or none", "list of texts", "list of numbers", "choice"};
   if (!limits.choices.empty()) return fmt::format("{}", fmt::join(limits.choices, " | "));
   return std::string(kNames[value.index()]);
 }
@@ -173,6 +185,13 @@ std::optional<std::string> Field::check() const {
             if (auto fault = text_fault(item)) return fault;
           }
           return std::nullopt;
+        } else if constexpr (std::is_same_v<T, std::vector<double>*>) {
+          for (const double item : *v) {
+            if (auto fault = in_range(item)) return fault;
+            if (!std::isfinite(item))
+              return fmt::format("[--{}] {} is no finite number", path, number(item));
+          }
+          return std::nullopt;
         } else if constexpr (std::is_same_v<T, std::optional<int64_t>*> ||
                              std::is_same_v<T, std::optional<double>*>) {
           return *v ? in_range(static_cast<double>(**v)) : std::nullopt;
@@ -209,8 +228,8 @@ std::optional<std::string> Field::assign(std::string_view given) {
         else if constexpr (std::is_same_v<T, bool*>) return set(*v, parsed_bool(given));
         else if constexpr (std::is_same_v<T, std::string*>)
           return set(*v, std::optional(std::string(given)));
-        else if constexpr (std::is_same_v<T, std::vector<std::string>*>)
-          return set(*v, parsed_list(given));
+        else if constexpr (kIsList<T>)
+          return set(*v, parsed_list<typename std::remove_pointer_t<T>::value_type>(given));
         else if constexpr (std::is_same_v<T, std::optional<int64_t>*>)
           return set_optional(*v, parsed_integer(given));
         else if constexpr (std::is_same_v<T, std::optional<double>*>)
@@ -278,7 +297,7 @@ std::vector<std::string> Fields::parse(std::span<const std::string> arguments) {
   const auto once = [&](const Field& field, std::string_view value) {
     const auto [first, is_first] = given.try_emplace(&field, value);
     if (is_first) return true;
-    const bool list = std::holds_alternative<std::vector<std::string>*>(field.value);
+    const bool list = std::visit([](const auto& v) { return kIsList<decltype(v)>; }, field.value);
     faults.push_back(fmt::format("[--{}] is given twice, {} and {}: give {}", field.path,
                                  io::excerpt(first->second), io::excerpt(value),
                                  list ? "one list, with commas between" : "one of them"));

@@ -38,8 +38,9 @@ struct Choice {
 };
 
 struct Field {
-  using Value = std::variant<int64_t*, double*, bool*, std::string*, std::optional<int64_t>*,
-                             std::optional<double>*, std::vector<std::string>*, Choice>;
+  using Value =
+      std::variant<int64_t*, double*, bool*, std::string*, std::optional<int64_t>*,
+                   std::optional<double>*, std::vector<std::string>*, std::vector<double>*, Choice>;
   std::string path;  ///< "training.steps"
   Value value;
   std::string help;
@@ -49,7 +50,7 @@ struct Field {
   [[nodiscard]] std::string type() const;   ///< "integer", "number", ...
   [[nodiscard]] std::string range() const;  ///< "at least 1"; empty without limits
   /// Parses, checks and sets `text`; returns the error message, if any. A list is a JSON array or
-  /// comma-separated.
+  /// comma-separated; limits are those of each item, and numbers of a list are finite.
   [[nodiscard]] std::optional<std::string> assign(std::string_view text);
   /// The error message for the current value, if it is invalid.
   [[nodiscard]] std::optional<std::string> check() const;

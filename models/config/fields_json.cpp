@@ -35,7 +35,8 @@ std::optional<std::string> as_text(const Field& field, const ordered_json& json)
           return json.is_null() ? "none" : integer();
         else if constexpr (std::is_same_v<T, std::optional<double>*>)
           return json.is_null() ? "none" : number();
-        else if constexpr (std::is_same_v<T, std::vector<std::string>*>)
+        else if constexpr (std::is_same_v<T, std::vector<std::string>*> ||
+                           std::is_same_v<T, std::vector<double>*>)
           return json.is_array() ? std::optional(json.dump()) : std::nullopt;
         else return json.is_string() ? std::optional(json.get<std::string>()) : std::nullopt;
       },

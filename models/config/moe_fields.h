@@ -34,7 +34,7 @@ template <class Config> void rotary_moe_fields(Fields& f, Config& c) {
 template <class Config>
 std::vector<std::string> rotary_moe_conflicts(const Config& c, std::string_view step_field,
                                               int64_t step) {
-  std::vector<std::string> faults = rotary_conflicts(c);
+  std::vector<std::string> faults = rotary_conflicts(c, c.head_dim);
   if (c.head_dim % 2 != 0) {
     faults.push_back(
         concat("[--model.head_dim] ", c.head_dim, " is not even, but RoPE rotates pairs"));

@@ -9,8 +9,9 @@ namespace tessera::config {
 
 /// rope_theta, rope_scaling and its parameters.
 TESSERA_API void rope_fields(Fields& f, double& theta, RopeScaling& scaling);
-/// Conflicts between these fields, as messages that begin with `[--model.<field>]`.
-TESSERA_API std::vector<std::string> rope_conflicts(const RopeScaling& scaling);
+/// Conflicts between these fields, as messages that begin with `[--model.<field>]`. `rotary`: how
+/// many values of a head turn, whose pairs have a factor each with longrope.
+TESSERA_API std::vector<std::string> rope_conflicts(const RopeScaling& scaling, int64_t rotary);
 
 /// The fields of a decoder of grouped heads with RoPE, but for the sizes of model and head, which a
 /// family lists before these. `least_eps`: the least norm_eps.
@@ -29,9 +30,10 @@ template <class Config> void rotary_fields(Fields& f, Config& c, double least_ep
   rope_fields(f, c.rope_theta, c.rope_scaling);
 }
 
-/// Conflicts between these fields: of RoPE, and heads that cannot be grouped.
-template <class Config> std::vector<std::string> rotary_conflicts(const Config& c) {
-  std::vector<std::string> faults = rope_conflicts(c.rope_scaling);
+/// Conflicts between these fields: of RoPE in heads of head_dim, and heads that cannot be grouped.
+template <class Config>
+std::vector<std::string> rotary_conflicts(const Config& c, int64_t head_dim) {
+  std::vector<std::string> faults = rope_conflicts(c.rope_scaling, head_dim);
   if (c.n_kv_heads < 1 || c.n_heads % c.n_kv_heads != 0) {
     faults.push_back(concat("[--model.n_heads] ", c.n_heads,
                             " is not a multiple of --model.n_kv_heads ", c.n_kv_heads));

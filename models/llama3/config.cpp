@@ -20,7 +20,7 @@ void Config::fields(config::Fields& f) {
 }
 
 std::vector<std::string> Config::conflicts() const {
-  std::vector<std::string> faults = config::rotary_conflicts(*this);
+  std::vector<std::string> faults = config::rotary_conflicts(*this, n_heads < 1 ? 0 : head_dim());
   if (own_head_dim % 2 != 0) {
     faults.push_back(
         concat("[--model.head_dim] ", own_head_dim, " is not even, but RoPE rotates pairs"));

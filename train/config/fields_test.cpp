@@ -96,6 +96,81 @@ TEST(Config, FaultsSayWhatIsWrongAndHowToFixIt) {
   for (const auto& [words, message] : cases) EXPECT_EQ(error_of(words), message);
 }
 
+TEST(Config, ListsOfNumbersAreSetAndSurviveTheDump) {
+  const Words longrope{"--model.rope_scaling", "longrope"};
+  const auto with = [&](Words words) {
+    words.insert(words.end(), longrope.begin(), longrope.end());
+    return words;
+  };
+  Config c = parse_config(with({"--model.rope_short_factors", "1,1.05,0.1,3,2.5e-300,5e1,7,8",
+                                "--model.rope_long_factors",
+                                "[1, 1.05, 0.1, 3.0, 1e-7, 123456.789, 7, 0.30000000000000004]"}));
+  const RopeScaling& r = c.model.as<llama3::Config>().rope_scaling;
+  EXPECT_EQ(r.short_factors, (std::vector<double>{1, 1.05, 0.1, 3, 2.5e-300, 50, 7, 8}));
+  EXPECT_EQ(r.long_factors,
+            (std::vector<double>{1, 1.05, 0.1, 3, 1e-7, 123456.789, 7, 0.30000000000000004}));
+  const std::string text = c.fields().dump();
+  Config again = parse_run_config(text, "dump");
+  EXPECT_EQ(again.fields().dump(), text);
+  EXPECT_EQ(again.model.as<llama3::Config>().rope_scaling.short_factors, r.short_factors);
+  EXPECT_EQ(again.model.as<llama3::Config>().rope_scaling.long_factors, r.long_factors);
+  // What a field says of itself is what it takes.
+  config::Fields fields = c.fields(), others = again.fields();
+  config::Field& field = *fields.find("model.rope_long_factors");
+  EXPECT_EQ(field.type(), "list of numbers");
+  EXPECT_EQ(field.text(), "[1.0,1.05,0.1,3.0,1e-07,123456.789,7.0,0.30000000000000004]");
+  EXPECT_EQ(others.find("model.rope_short_factors")->assign(field.text()), std::nullopt);
+  EXPECT_EQ(again.model.as<llama3::Config>().rope_scaling.short_factors, r.long_factors);
+  for (const char* none : {"", "[]"}) {
+    EXPECT_EQ(field.assign(none), std::nullopt);
+    EXPECT_TRUE(r.long_factors.empty());
+    EXPECT_EQ(field.text(), "");
+  }
+
+  const std::string list = "--model.rope_short_factors";
+  const auto invalid = [&](const std::string& value) {
+    return concat('[', list, "] '", value, "' is not valid: expected list of numbers");
+  };
+  for (const char* value : {"1,x", "1,,2", "1, 2", "[1, \"2\"]", "[1", "[null]", "none"})
+    EXPECT_EQ(error_of({list, value}), invalid(value));
+  EXPECT_EQ(error_of({list, "1,-2"}),
+            concat('[', list, "] -2 is out of range: expected above 0 and at most 1000000"));
+  EXPECT_EQ(error_of({list, "1,nan"}),
+            concat('[', list, "] nan is out of range: expected above 0 and at most 1000000"));
+  EXPECT_TRUE(
+      error_of({list, "1", list, "2"})
+          .starts_with(concat('[', list, "] is given twice, 1 and 2: give one list, with ")));
+  EXPECT_THROW((void)parse_run_config(R"({"model": {"rope_short_factors": "1,2"}})", "here"),
+               DataError);
+  std::vector<double> any{1};
+  config::Field free{"any", &any, "", {}};
+  EXPECT_EQ(free.assign("2,inf"), "[--any] inf is no finite number");
+  EXPECT_EQ(any, std::vector<double>{1});
+}
+
+TEST(Config, KindsOfRopeScalingAskForTheirNumbers) {
+  const Words eight{"--model.rope_short_factors", "1,1,1,1,1,1,1,1", "--model.rope_long_factors",
+                    "2,2,2,2,2,2,2,2"};
+  const auto error = [&](const std::string& kind, Words more) {
+    more.insert(more.end(), {"--model.rope_scaling", kind});
+    return error_of(more);
+  };
+  for (const char* kind : {"none", "llama", "yarn", "linear"})
+    EXPECT_EQ(error(kind, {}), "no error");
+  EXPECT_EQ(error("longrope", eight), "no error");
+  EXPECT_EQ(error("longrope", {eight[0], "1,1,1"}),
+            "[--model.rope_short_factors] 3 numbers: expected 8, one for each pair of a head\n"
+            "[--model.rope_long_factors] 0 numbers: expected 8, one for each pair of a head");
+  EXPECT_EQ(
+      error("yarn", {eight[0], "1"}),
+      "[--model.rope_short_factors] 1 number, which only --model.rope_scaling longrope reads");
+  EXPECT_EQ(error("yarn", {"--model.rope_beta_slow", "40"}),
+            "[--model.rope_beta_slow] 40 is above --model.rope_beta_fast 32");
+  EXPECT_EQ(error("linear", {"--model.rope_beta_slow", "40"}), "no error");
+  EXPECT_EQ(error("linear", {"--model.rope_scaling_factor", "0.5"}),
+            "[--model.rope_scaling_factor] 0.5 is out of range: expected 1 to 1000000");
+}
+
 TEST(Config, AllFaultsAreReportedAtOnce) {
   EXPECT_EQ(error_of({"--training.steps", "0", "--optimizer.lr", "x", "--no.such", "1"}),
             "[--training.steps] 0 is out of range: expected 1 to 1000000000000\n"

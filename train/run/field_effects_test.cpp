@@ -66,6 +66,9 @@ std::map<std::string, Probe> probes(const std::string& folder) {
                  {"--model.residual_dropout", "0.5", "--activation_checkpoint.mode", "full"});
   Words whole_of_other = from_other;
   whole_of_other.emplace_back("--checkpoint.no-initial_load_model_only");
+  const Words yarn{"--model.rope_scaling", "yarn"};
+  const Words longrope{"--model.rope_scaling",      "longrope", "--model.rope_short_factors", "1,2",
+                       "--model.rope_long_factors", "1,4"};
   const Words exporting{"--checkpoint.enable", "--checkpoint.last_save_in_hf"};
   std::string every_id = "[0";
   for (int id = 1; id < 300; ++id) every_id += concat(',', id);
@@ -169,6 +172,13 @@ std::map<std::string, Probe> probes(const std::string& folder) {
       {"model.rope_scaling_factor", {{}, {"64"}}},
       {"model.rope_low_freq_factor", {{}, {"3.9"}}},
       {"model.rope_high_freq_factor", {{}, {"400"}}},
+      {"model.rope_beta_fast", {yarn, {"1"}}},
+      {"model.rope_beta_slow", {yarn, {"4"}}},
+      {"model.rope_truncate", {yarn, {}}},
+      {"model.rope_attention_factor", {yarn, {}}},
+      {"model.rope_mscale", {{yarn[0], yarn[1], "--model.rope_mscale_all_dim", "1"}, {"0.7"}}},
+      {"model.rope_mscale_all_dim", {{yarn[0], yarn[1], "--model.rope_mscale", "1"}, {"0.7"}}},
+      {"model.rope_short_factors", {longrope, {"1,3"}}},
       {"model.norm_eps", {{}, {"0.5"}}},
       {"model.max_seq_len", {{}, {"8"}}},
   };
@@ -193,6 +203,7 @@ const std::set<std::string>& shown_elsewhere() {
       "model.initial_hf",                         // InitialHuggingFace
       "checkpoint.initial_load_in_hf",            // InitialHuggingFace
       "memory.check",                             // MemoryCheck: training that does not fit
+      "model.rope_long_factors",                  // Config.KindsOfRopeScalingAskForTheirNumbers
 #ifdef __SANITIZE_THREAD__
       "threads",  // kernels have one there
 #endif
