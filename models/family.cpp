@@ -64,6 +64,14 @@ void ModelConfig::wrong_type(const std::type_info& type) const {
   fail<UsageError>("model", "the configuration is of family ", family_, ", not ", type.name());
 }
 
+ModelConfig ModelConfig::defaults() const {
+  ModelConfig m;
+  m.family_ = family_;
+  m.hugging_face_ = hugging_face_;
+  m.held_ = held().defaults();
+  return m;
+}
+
 void ModelConfig::fields(config::Fields& f) {
   f.add("name", family_, "model family");
   f.add("flavor", flavor_, "model size that supplies the defaults of the other model fields",

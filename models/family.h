@@ -56,6 +56,8 @@ template <class Model> consteval bool complete_model() {
     static_assert(
         std::is_abstract_v<Model> || std::is_constructible_v<Model, const typename Model::Config&>,
         "the model class has no public constructor `explicit Model(const Config&)`");
+    static_assert(std::default_initializable<typename Model::Config>,
+                  "Config has no default constructor");
     static_assert(model_has::fields<Model>, "Config has no `void fields(config::Fields&)`");
     static_assert(model_has::conflicts<Model>,
                   "Config has no `std::vector<std::string> conflicts() const`");
@@ -98,6 +100,8 @@ class TESSERA_API ModelConfig {
   [[nodiscard]] DType dtype() const { return held().dtype(); }
   /// Binds name, flavor and the family's own fields; valid until this object is assigned.
   void fields(config::Fields& f);
+  /// The same family, with the defaults of its own struct and no size.
+  [[nodiscard]] ModelConfig defaults() const;
   /// Conflicts between fields.
   [[nodiscard]] std::vector<std::string> conflicts() const { return held().conflicts(); }
   /// The model, with parameters on the meta device. ValueError: conflicting sizes.
@@ -117,6 +121,7 @@ class TESSERA_API ModelConfig {
   struct Held {
     virtual ~Held() = default;
     [[nodiscard]] virtual std::unique_ptr<Held> copy() const = 0;
+    [[nodiscard]] virtual std::unique_ptr<Held> defaults() const = 0;
     [[nodiscard]] virtual void* get(const std::type_info& type) = 0;
     virtual void fields(config::Fields& f) = 0;
     [[nodiscard]] virtual std::vector<std::string> conflicts() const = 0;
@@ -130,6 +135,9 @@ class TESSERA_API ModelConfig {
     explicit Holder(typename Model::Config config) : c(std::move(config)) {}
     [[nodiscard]] std::unique_ptr<Held> copy() const override {
       return std::make_unique<Holder>(c);
+    }
+    [[nodiscard]] std::unique_ptr<Held> defaults() const override {
+      return std::make_unique<Holder>(typename Model::Config());
     }
     [[nodiscard]] void* get(const std::type_info& type) override {
       return type == typeid(c) ? &c : nullptr;

@@ -2,6 +2,7 @@
 // What a run says if it goes on otherwise than it began: with rows of the data in another order, or
 // with other learning rates. What changes neither is no warning.
 #include "tessera/dist/launch/run.h"
+#include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/tiny_run.h"
 #include "tessera/tests/support/trials.h"
 #include "tessera/train/run/trainer.h"
@@ -260,6 +261,44 @@ TEST_F(ResumeChanges, AFieldThatACheckpointDoesNotHaveHadItsDefault) {
   TESSERA_EXPECT_HOLDS(said, "dataloader.mixture from [\"text.txt weight=none\"] to none");
   TESSERA_EXPECT_HOLDS(said,
                        "optimizer.param_groups from [\"( lr=1\"] to none: the next step has ");
+}
+
+// Of its kind of RoPE's scaling an earlier version knew no numbers but those of Llama 3.1.
+TEST_F(ResumeChanges, ANewFieldOfTheModelHadItsDefaultInAnEarlierCheckpoint) {
+  const auto as_before = [](nlohmann::ordered_json& config) {
+    for (const char* field : {"beta_fast", "beta_slow", "truncate", "attention_factor", "mscale",
+                              "mscale_all_dim", "short_factors", "long_factors"})
+      EXPECT_EQ(config["model"].erase(concat("rope_", field)), 1u) << field;
+  };
+  // The lines of a run that goes on for two steps, and the parameters that it ends with.
+  const auto go_on = [&](const Words& more, std::string& lines) {
+    std::map<std::string, std::vector<double>> values;
+    run_ranks(1, [&](World&) {
+      Trainer trainer(config("a", more), [&](const std::string& line) { lines += line + '\n'; });
+      for (int i = 0; i < 2; ++i) trainer.step();
+      for (const nn::NamedParameter& p : nn::named_parameters(trainer.model()))
+        values[p.name] = trial::whole_values(p.tensor);
+    });
+    return values;
+  };
+  for (const char* kind : {"llama", "none"}) {
+    const Words scaling{"--model.rope_scaling", kind};
+    begin(scaling);
+    std::string with, without, ignored;
+    const auto want = go_on(scaling, with);
+    change_stored(as_before);
+    EXPECT_EQ(go_on(scaling, without), want);
+    EXPECT_EQ(without.find("rope_"), without.npos) << without;
+    const auto fault = [&](const Words& more) {
+      return test::error_of<DataError>([&] { (void)go_on(joined(scaling, more), ignored); });
+    };
+    TESSERA_EXPECT_HOLDS(fault({"--model.rope_beta_fast", "16"}),
+                         "does not fit this run: model.rope_beta_fast is 32, the default, there "
+                         "and 16.0 here");
+    TESSERA_EXPECT_HOLDS(fault({"--model.rope_scaling", "yarn"}),
+                         concat("does not fit this run: model.rope_scaling is \"", kind,
+                                "\" there and \"yarn\" here"));
+  }
 }
 
 }  // namespace

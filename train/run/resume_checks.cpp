@@ -32,11 +32,11 @@ bool named_tokenizer(const std::string& config) {
   return json.is_object() && json.contains("model") && !text(json["model"], "initial_hf").empty();
 }
 
-// The configuration in a checkpoint, with this run's model. Fields that are newer than the
-// checkpoint keep their defaults.
+// The configuration in a checkpoint, of a model of this run's family. Fields that are newer than
+// the checkpoint keep their defaults.
 Config stored_config(const std::string& json, const models::ModelConfig& model) {
   Config config;
-  config.model = model;
+  config.model = model.defaults();
   (void)config.fields().parse_json(json, "config.json");
   return config;
 }
@@ -182,8 +182,12 @@ void tell_products(const RunFacts& run, const Earlier& earlier, const Print& pri
 
 void tell_fields(const RunFacts& run, const Earlier& earlier, const Print& print) {
   std::vector<std::string> changes;
+  Config config = run.config, stored = earlier.config;
+  config::Fields fields = config.fields(), stored_fields = stored.fields();
   for (const auto& [field, was, is] :
        config_differences(earlier.manifest.config, run.config.json())) {
+    // A field that is newer than the checkpoint had its default.
+    if (was.empty() && stored_fields.find(field)->text() == fields.find(field)->text()) continue;
     const auto text = [](const std::string& v) { return v.empty() ? "absent" : v; };
     if (!field.starts_with("checkpoint.") && field != "dump_folder")
       changes.push_back(fmt::format("{} from {} to {}", field, text(was), text(is)));
@@ -191,6 +195,24 @@ void tell_fields(const RunFacts& run, const Earlier& earlier, const Print& print
   if (changes.empty()) return;
   print(fmt::format("configuration changed since {}: {}", earlier.from.path(),
                     fmt::join(changes, ", ")));
+}
+
+// The fields of the model that are others than in the checkpoint, and may not be. A field that is
+// newer than the checkpoint had its default; those of another family are not looked at.
+std::vector<std::string> model_changes(const Manifest& m, Config config) {
+  Config stored = stored_config(m.config, config.model);
+  config::Fields fields = config.fields(), stored_fields = stored.fields();
+  const bool same_family = stored.model.family() == config.model.family();
+  std::vector<std::string> faults;
+  for (const auto& [field, before, now] : config_differences(m.config, fields.dump())) {
+    if (!field.starts_with("model.") || now.empty()) continue;
+    const config::Field &is = *fields.find(field), &was = *stored_fields.find(field);
+    const bool had_default = before.empty() && (!same_family || was.text() == is.text());
+    if (is.limits.free_on_resume || had_default) continue;
+    faults.push_back(fmt::format("{} is {} there and {} here", field,
+                                 before.empty() ? was.text() + ", the default," : before, now));
+  }
+  return faults;
 }
 
 }  // namespace
@@ -205,14 +227,7 @@ void check_fits(const RunFacts& run, const CheckpointReader& from, bool own, boo
         own ? "--checkpoint.load_step of a full one, or --checkpoint.exclude_from_loading optimizer"
             : "--checkpoint.initial_load_model_only true");
   }
-  std::vector<std::string> faults;
-  Config config = run.config;
-  config::Fields fields = config.fields();
-  for (const auto& [field, before, now] : config_differences(m.config, fields.dump())) {
-    if (!field.starts_with("model.") || before.empty() || now.empty()) continue;
-    if (const config::Field* known = fields.find(field); !known || !known->limits.free_on_resume)
-      faults.push_back(fmt::format("{} is {} there and {} here", field, before, now));
-  }
+  std::vector<std::string> faults = model_changes(m, run.config);
   constexpr size_t kMostTensors = 3;
   if (const auto tensors = target.differences(m); !tensors.empty())
     faults.push_back(first_few(tensors, kMostTensors));
