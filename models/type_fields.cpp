@@ -147,7 +147,8 @@ void TypeConfig::fields(Fields& f) {
 }
 
 std::vector<std::string> TypeConfig::conflicts() const {
-  std::vector<std::string> faults = config::rope_conflicts(positions.scaling);
+  std::vector<std::string> faults =
+      config::rope_conflicts(positions.scaling, attention.n_heads > 0 ? rotary_dim() : 0);
   const auto fault = [&](const auto&... parts) { faults.push_back(concat(parts...)); };
   const auto& a = attention;
   if (a.n_heads % a.n_kv_heads != 0)

@@ -87,8 +87,7 @@ class ModelTypes : public testing::TestWithParam<std::string> {
 
   Tensor loss_of(models::LanguageModel& model) const {
     const Tensor in = tokens();
-    const models::Loss loss =
-        model.loss(in, ids(golden_["targets"]), model.metadata(in.size(1)));
+    const models::Loss loss = model.loss(in, ids(golden_["targets"]), model.metadata(in.size(1)));
     return loss.sum / loss.count.item();
   }
 
@@ -185,8 +184,7 @@ TEST_P(ModelTypes, GeneratesTheirTokens) {
   const auto model = make(DType::f64);
   const Json& greedy = golden_["greedy"]["tokens"];
   const Tensor prompt = contiguous(narrow(tokens(), 0, 0, 1));  // (1, T)
-  models::Cache cache =
-      model->make_cache(prompt.size(1) + static_cast<int64_t>(greedy.size()));
+  models::Cache cache = model->make_cache(prompt.size(1) + static_cast<int64_t>(greedy.size()));
   Tensor next = prompt;
   for (const int64_t expected : greedy) {
     const std::vector<double> logits = model->next_logits(next, cache).values();
