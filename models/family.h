@@ -137,7 +137,8 @@ class TESSERA_API ModelConfig {
       return std::make_unique<Holder>(c);
     }
     [[nodiscard]] std::unique_ptr<Held> defaults() const override {
-      return std::make_unique<Holder>(typename Model::Config());
+      if constexpr (requires { c.defaults(); }) return std::make_unique<Holder>(c.defaults());
+      else return std::make_unique<Holder>(typename Model::Config());
     }
     [[nodiscard]] void* get(const std::type_info& type) override {
       return type == typeid(c) ? &c : nullptr;

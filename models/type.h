@@ -15,15 +15,21 @@
 
 namespace tessera::models {
 
+struct Type;
+
 /// The configuration of a model of a type.
 struct TESSERA_API TypeConfig : Architecture {
-  std::vector<std::string_view> shown;  ///< names of the fields under `--model.`
+  const Type* type = nullptr;
 
   [[nodiscard]] const Architecture& architecture() const { return *this; }
   void fields(config::Fields& f);
   /// Conflicts between fields.
   [[nodiscard]] std::vector<std::string> conflicts() const;
   void simplify();
+  /// With the values that the type gives.
+  [[nodiscard]] TypeConfig defaults() const;
+  /// The names of the fields under `--model.`.
+  [[nodiscard]] std::vector<std::string_view> shown() const;
 };
 
 /// A published size: its name, and the fields in which it differs from the type's defaults, as on

@@ -136,7 +136,8 @@ std::vector<std::string> window_conflicts(const Architecture::Spans& spans, int6
 }
 
 void TypeConfig::fields(Fields& f) {
-  Shown s(f, shown);
+  const std::vector<std::string_view> names = shown();
+  Shown s(f, names);
   add_sizes(s, *this);
   add_attention(s, attention);
   if (s.has("rope_theta")) config::rope_fields(f, positions.theta, positions.scaling);
@@ -156,7 +157,7 @@ std::vector<std::string> TypeConfig::conflicts() const {
           a.n_kv_heads);
   if (a.head_dim == 0 && dim % a.n_heads != 0)
     fault("[--model.dim] ", dim, " is not a multiple of --model.n_heads ", a.n_heads,
-          std::ranges::count(shown, "head_dim") > 0 ? ": give --model.head_dim" : "");
+          std::ranges::count(shown(), "head_dim") > 0 ? ": give --model.head_dim" : "");
   else if (positions.kind != Positions::Kind::learned &&
            (rotary_dim() < 2 || rotary_dim() % 2 != 0))
     fault("[--model.head_dim] RoPE turns ", rotary_dim(), " values of a head of ", head_dim(),
