@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fields of an architecture under `--model.`, and what must hold between them.
+#include "tessera/core/message.h"
 #include "tessera/models/type.h"
 
 #include <algorithm>
@@ -160,8 +161,8 @@ std::vector<std::string> TypeConfig::conflicts() const {
           std::ranges::count(shown(), "head_dim") > 0 ? ": give --model.head_dim" : "");
   else if (positions.kind != Positions::Kind::learned &&
            (rotary_dim() < 2 || rotary_dim() % 2 != 0))
-    fault("[--model.head_dim] RoPE turns ", rotary_dim(), " values of a head of ", head_dim(),
-          ": expected an even number");
+    fault("[--model.head_dim] RoPE turns ", counted(rotary_dim(), "value"), " of a head of ",
+          head_dim(), ": expected an even number");
   for (std::string& f : window_conflicts(spans, n_layers)) faults.push_back(std::move(f));
   for (std::string& f :
        config::moe_conflicts(experts.moe, n_layers, "decoder_sparse_step", experts.step))

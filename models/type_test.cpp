@@ -21,32 +21,20 @@ TEST(ModelTypeSizes, HaveThePublishedParameters) {
     std::string_view type, size;
     int64_t parameters;
   };
-  const std::vector<Expected> all{{"cohere2", "R7B", 8028033024},
-                                  {"gemma", "2B", 2506172416},
-                                  {"gemma", "7B", 8537680896},
-                                  {"gemma2", "2B", 2614341888},
-                                  {"gemma2", "9B", 9241705984},
-                                  {"gemma2", "27B", 27227128320},
-                                  {"gemma3_text", "1B", 999885952},
-                                  {"glm4", "9B", 9400279040},
-                                  {"gpt_neox", "1.4B", 1414647808},
-                                  {"gpt_neox", "20B", 20554567680},
-                                  {"granite", "2B", 2533531648},
-                                  {"granitemoe", "1B-A400M", 1334628352},
-                                  {"ministral", "8B", 8019808256},
-                                  {"mistral", "7B", 7241732096},
-                                  {"mixtral", "8x7B", 46702792704},
-                                  {"olmo2", "7B", 7298617344},
-                                  {"olmo3", "7B", 7298011136},
-                                  {"olmoe", "1B-7B", 6919161856},
-                                  {"phi3", "mini", 3821079552},
-                                  {"qwen2", "0.5B", 494032768},
-                                  {"qwen2", "1.5B", 1543714304},
-                                  {"qwen2", "7B", 7615616512},
-                                  {"qwen2_moe", "A2.7B", 14315784192},
-                                  {"smollm3", "3B", 3075098624},
-                                  {"stablelm", "3B", 2795443200},
-                                  {"starcoder2", "3B", 3030371328}};
+  const std::vector<Expected> all{
+      {"cohere2", "R7B", 8028033024},      {"gemma", "2B", 2506172416},
+      {"gemma", "7B", 8537680896},         {"gemma2", "2B", 2614341888},
+      {"gemma2", "9B", 9241705984},        {"gemma2", "27B", 27227128320},
+      {"gemma3_text", "1B", 999885952},    {"glm4", "9B", 9400279040},
+      {"gpt_neox", "1.4B", 1414647808},    {"gpt_neox", "20B", 20554567680},
+      {"granite", "2B", 2533531648},       {"granitemoe", "1B-A400M", 1334628352},
+      {"ministral", "8B", 8019808256},     {"mistral", "7B", 7241732096},
+      {"mixtral", "8x7B", 46702792704},    {"olmo2", "7B", 7298617344},
+      {"olmo3", "7B", 7298011136},         {"olmoe", "1B-7B", 6919161856},
+      {"phi3", "mini", 3821079552},        {"qwen2", "0.5B", 494032768},
+      {"qwen2", "1.5B", 1543714304},       {"qwen2", "7B", 7615616512},
+      {"qwen2_moe", "A2.7B", 14315784192}, {"smollm3", "3B", 3075098624},
+      {"stablelm", "3B", 2795443200},      {"starcoder2", "3B", 3030371328}};
   for (const Expected& e : all) {
     const auto model = sized(e.type, e.size).make();
     int64_t count = 0;
@@ -86,7 +74,7 @@ TEST(ModelTypeFields, ThatContradictEachOther) {
                 "[--model.layer_types] has sliding_attention, but --model.sliding_window is 0"}));
   a.spans.layer_types = {"full_attention"};
   EXPECT_EQ(c.conflicts().back(),
-            "[--model.layer_types] has 1 entries, but --model.n_layers is 26");
+            "[--model.layer_types] has 1 element, but --model.n_layers is 26");
   a.spans.layer_types.assign(26, "linear_attention");
   EXPECT_EQ(c.conflicts().back(),
             "[--model.layer_types] has \"linear_attention\": expected full_attention or "
