@@ -123,8 +123,8 @@ void window_fields(Fields& f, Architecture::Spans& spans) {
 std::vector<std::string> window_conflicts(const Architecture::Spans& spans, int64_t n_layers) {
   const std::vector<std::string>& types = spans.layer_types;
   if (!types.empty() && static_cast<int64_t>(types.size()) != n_layers)
-    return {concat("[--model.layer_types] has ", types.size(), " entries, but --model.n_layers is ",
-                   n_layers)};
+    return {concat("[--model.layer_types] has ", counted(types.size(), "element"),
+                   ", but --model.n_layers is ", n_layers)};
   for (const std::string& type : types) {
     if (type == "full_attention") continue;
     if (type != "sliding_attention")
