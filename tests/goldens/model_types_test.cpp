@@ -142,7 +142,8 @@ TEST_P(ModelTypes, HasTheirLogitsAndGradients) {
     largest[layer_of(name)] = std::max(largest[layer_of(name)], g[0].get<double>());
   std::map<std::string, Tensor> grads;
   for (const auto& p : nn::named_parameters(*model)) grads[p.name] = p.tensor.grad();
-  for (const models::HfTensor& t : models::HfTensors(*theirs_.names, theirs_.config).all()) {
+  const models::HfTensors tensors(*theirs_.names, theirs_.config);
+  for (const models::HfTensor& t : tensors.all()) {
     std::vector<Tensor> parts;
     for (const models::NamedShape& part : t.ours) {
       const Tensor grad = grads.at(part.name);
