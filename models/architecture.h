@@ -20,8 +20,9 @@ namespace tessera::models {
 
 struct TESSERA_API Architecture {
   struct Attention {
-    int64_t n_heads = 32, n_kv_heads = 32;
-    int64_t head_dim = 0;  ///< 0: dim / n_heads
+    int64_t n_heads = 32;
+    int64_t n_kv_heads = 0;  ///< 0: n_heads
+    int64_t head_dim = 0;    ///< 0: dim / n_heads
     bool qkv_bias = false, output_bias = false;
     enum class QkNorm : uint8_t {
       none,
@@ -148,6 +149,9 @@ struct TESSERA_API Architecture {
   Initial initial = {};
 
   // What follows from the fields.
+  [[nodiscard]] int64_t kv_heads() const {
+    return attention.n_kv_heads > 0 ? attention.n_kv_heads : attention.n_heads;
+  }
   [[nodiscard]] int64_t head_dim() const {
     return attention.head_dim > 0 ? attention.head_dim : dim / attention.n_heads;
   }

@@ -53,7 +53,7 @@ nn::Attention::Config attention_of(const Architecture& a, int64_t layer) {
   const bool rope = a.has_rope(layer);
   return {.dim = a.dim,
           .n_heads = f.n_heads,
-          .n_kv_heads = f.n_kv_heads,
+          .n_kv_heads = a.kv_heads(),
           .head_dim = a.head_dim(),
           .input = plain_init(a),
           .output = residual_init(a, layer),
@@ -309,8 +309,7 @@ nn::TensorParallelPlan Transformer::tensor_parallel_plan(
     const nn::TensorParallelOptions& options) const {
   const tessera::Placement stream = options.stream();
   nn::TensorParallelPlan plan{.options = options};
-  plan.divided = {{"model.n_heads", a_.attention.n_heads},
-                  {"model.n_kv_heads", a_.attention.n_kv_heads}};
+  plan.divided = {{"model.n_heads", a_.attention.n_heads}, {"model.n_kv_heads", a_.kv_heads()}};
   if (tok_embeddings) {
     nn::TensorParallelStyle style = nn::vocabulary_parallel(stream);
     if (!output && a_.embeddings.tied && !options.loss_parallel) style.parameters.clear();

@@ -153,9 +153,8 @@ std::vector<std::string> TypeConfig::conflicts() const {
       config::rope_conflicts(positions.scaling, attention.n_heads > 0 ? rotary_dim() : 0);
   const auto fault = [&](const auto&... parts) { faults.push_back(concat(parts...)); };
   const auto& a = attention;
-  if (a.n_heads % a.n_kv_heads != 0)
-    fault("[--model.n_heads] ", a.n_heads, " is not a multiple of --model.n_kv_heads ",
-          a.n_kv_heads);
+  if (a.n_heads % kv_heads() != 0)
+    fault("[--model.n_heads] ", a.n_heads, " is not a multiple of --model.n_kv_heads ", kv_heads());
   if (a.head_dim == 0 && dim % a.n_heads != 0)
     fault("[--model.dim] ", dim, " is not a multiple of --model.n_heads ", a.n_heads,
           std::ranges::count(shown(), "head_dim") > 0 ? ": give --model.head_dim" : "");
