@@ -191,15 +191,13 @@ class RopeReader {
            });
   }
   [[nodiscard]] std::string expected() {
-    std::string all = "\"default\"";
-    size_t left = kKinds.size();
+    std::vector<std::string> all{"\"default\""};
     for (const Kind& kind : kKinds) {
-      const bool known = is_expressed(kind), last = --left == 0;
-      if (known || kind.theirs == "linear")
-        all +=
-            concat(last ? ", or \"" : ", \"", kind.theirs, known ? "\"" : "\" with the factor 1");
+      if (is_expressed(kind)) all.push_back(concat('"', kind.theirs, '"'));
+      else if (kind.theirs == "linear") all.emplace_back("\"linear\" with the factor 1");
     }
-    return all;
+    all.back() = concat("or ", all.back());
+    return fmt::format("{}", fmt::join(all, ", "));
   }
 
   void read_scaling(const io::Told& object) {
@@ -303,13 +301,13 @@ Json value_of(config::Fields& fields, const Key& key) {
 // Null: none. Phi 3 of transformers 4 reads an object of these three fields alone, and the factor
 // is that of the two contexts.
 Json written_scaling(Json& json, config::Fields& fields) {
-  const std::string ours = fields.find("model.rope_scaling")->text();
-  const auto kind = std::ranges::find(kKinds, ours, &Kind::ours);
+  const config::Field& field = *fields.find("model.rope_scaling");
+  const auto kind = std::ranges::find(kKinds, field.text(), &Kind::ours);
   if (kind == kKinds.end()) {
-    if (ours == "none") return {};
-    fail<ValueError>("hugging_face", "rope_scaling ", ours,
-                     " cannot be expressed in config.json: expected none, llama, linear, yarn or "
-                     "longrope");
+    if (field.text() == "none") return {};
+    fail<ValueError>("hugging_face", "rope_scaling ", field.text(),
+                     " cannot be expressed in config.json: expected ",
+                     fmt::format("{}", fmt::join(field.limits.choices, " or ")));
   }
   const bool longrope = kind->theirs == "longrope";
   Json scaling{{longrope ? "type" : "rope_type", kind->theirs}};
