@@ -225,14 +225,17 @@ struct HfModel {
   std::string quantisation = {};              ///< of the weights, by its quant_method; empty: none
 };
 /// DataError, which begins with `where`: not JSON, of a model type that no family has, or fields
-/// that are missing, out of range, cannot be expressed or contradict each other, all of them.
+/// that are missing, out of range, unknown, cannot be expressed or contradict each other, all of
+/// them. Unknown fields of the names `ignored` are passed over.
 [[nodiscard]] TESSERA_API HfModel parse_hf_config(std::string_view text, const std::string& where,
-                                                  std::span<const Family> families);
+                                                  std::span<const Family> families,
+                                                  std::span<const std::string> ignored = {});
 
 /// The same of a model of one family. Fields that the table does not have stay as in `config`.
 /// DataError: also if it is of another type.
 [[nodiscard]] TESSERA_API HfModel parse_hf_config(std::string_view text, const std::string& where,
-                                                  const HuggingFace& family, ModelConfig config);
+                                                  const HuggingFace& family, ModelConfig config,
+                                                  std::span<const std::string> ignored = {});
 
 /// The rows of the family's fixed_ours whose values a model does not have, so that no folder of
 /// theirs can hold it as it is.

@@ -17,60 +17,92 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What says nothing about the model's function, in any family.
-constexpr std::array<std::string_view, 17> kOfNoEffect{"architectures",
-                                                       "model_type",
+// What changes neither the logits nor the loss of any family: the names of the model and of tokens,
+// settings of transformers itself, of generation, of tasks other than language, and of a training
+// from scratch; and the loss of routers, whose weight is not read from here.
+constexpr std::array<std::string_view, 78> kOfNoEffect{"model_type",
+                                                       "architectures",
+                                                       "auto_map",
+                                                       "_name_or_path",
+                                                       "_commit_hash",
+                                                       "transformers_version",
                                                        "torch_dtype",
                                                        "dtype",
                                                        "bos_token_id",
                                                        "eos_token_id",
                                                        "pad_token_id",
-                                                       "transformers_version",
+                                                       "sep_token_id",
+                                                       "cls_token_id",
+                                                       "mask_token_id",
+                                                       "unk_token_id",
+                                                       "decoder_start_token_id",
+                                                       "tokenizer_class",
+                                                       "prefix",
                                                        "use_cache",
-                                                       "_name_or_path",
+                                                       "cache_implementation",
+                                                       "attn_implementation",
+                                                       "_attn_implementation",
+                                                       "_attn_implementation_autoset",
+                                                       "experts_implementation",
+                                                       "_experts_implementation",
+                                                       "output_attentions",
+                                                       "output_hidden_states",
+                                                       "output_router_logits",
+                                                       "return_dict",
+                                                       "use_return_dict",
+                                                       "torchscript",
+                                                       "use_bfloat16",
+                                                       "chunk_size_feed_forward",
+                                                       "is_decoder",
                                                        "initializer_range",
+                                                       "router_aux_loss_coef",
                                                        "pretraining_tp",
                                                        "n_ctx",
                                                        "output_past",
                                                        "reorder_and_upcast_attn",
+                                                       "gradient_checkpointing",
                                                        "task_specific_params",
-                                                       "return_dict"};
+                                                       "finetuning_task",
+                                                       "problem_type",
+                                                       "num_labels",
+                                                       "id2label",
+                                                       "label2id",
+                                                       "classifier_dropout",
+                                                       "summary_type",
+                                                       "summary_use_proj",
+                                                       "summary_activation",
+                                                       "summary_proj_to_labels",
+                                                       "summary_first_dropout",
+                                                       "max_length",
+                                                       "min_length",
+                                                       "do_sample",
+                                                       "early_stopping",
+                                                       "num_beams",
+                                                       "num_beam_groups",
+                                                       "diversity_penalty",
+                                                       "temperature",
+                                                       "top_k",
+                                                       "top_p",
+                                                       "typical_p",
+                                                       "repetition_penalty",
+                                                       "length_penalty",
+                                                       "no_repeat_ngram_size",
+                                                       "encoder_no_repeat_ngram_size",
+                                                       "bad_words_ids",
+                                                       "num_return_sequences",
+                                                       "output_scores",
+                                                       "return_dict_in_generate",
+                                                       "forced_bos_token_id",
+                                                       "forced_eos_token_id",
+                                                       "remove_invalid_values",
+                                                       "exponential_decay_length_penalty",
+                                                       "suppress_tokens",
+                                                       "begin_suppress_tokens"};
 
-// What changes the function of models that have it: a family whose table does not know such a field
-// computes without it, unless it says what all models do.
-constexpr std::array<std::string_view, 33> kOfEffect{"sliding_window",
-                                                     "per_layer_config",
-                                                     "transformers_weights",
-                                                     "text_config",
-                                                     "layer_types",
-                                                     "attention_chunk_size",
-                                                     "no_rope_layers",
-                                                     "use_alibi",
-                                                     "alibi",
-                                                     "use_qk_norm",
-                                                     "qk_layernorm",
-                                                     "qk_norm",
-                                                     "clip_qkv",
-                                                     "attn_logit_softcapping",
-                                                     "final_logit_softcapping",
-                                                     "query_pre_attn_scalar",
-                                                     "attn_temperature_tuning",
-                                                     "attention_multiplier",
-                                                     "embedding_multiplier",
-                                                     "residual_multiplier",
-                                                     "logits_scaling",
-                                                     "logit_scale",
-                                                     "use_parallel_residual",
-                                                     "parallel_attn",
-                                                     "partial_rotary_factor",
-                                                     "rotary_pct",
-                                                     "rotary_dim",
-                                                     "q_lora_rank",
-                                                     "kv_lora_rank",
-                                                     "num_local_experts",
-                                                     "num_experts",
-                                                     "n_routed_experts",
-                                                     "swiglu_limit"};
+// What changes nothing where it is 1, also in families that do not know it.
+constexpr std::array<std::string_view, 6> kFactors{"embedding_multiplier",  "residual_multiplier",
+                                                   "logits_scaling",        "logit_scale",
+                                                   "partial_rotary_factor", "rotary_pct"};
 
 constexpr const char* kQuantisation = "quantization_config";
 
@@ -89,8 +121,9 @@ bool is_nothing(const Json& value) {
 // Reads the fields of a model, `beside` which there may be those of the whole that it is a part of.
 class Reader : public HfReader {
  public:
-  Reader(const Json& json, const Json& beside, const HuggingFace& names, ModelConfig& config)
-      : HfReader(json, names, config), beside_(beside) {
+  Reader(const Json& json, const Json& beside, const HuggingFace& names, ModelConfig& config,
+         std::span<const std::string> ignored)
+      : HfReader(json, names, config), beside_(beside), ignored_(ignored) {
     used_.insert(kOfNoEffect.begin(), kOfNoEffect.end());
     for (const HfField& f : names.fields) read(f);
     if (names.rope) read_rope(*this);
@@ -98,7 +131,7 @@ class Reader : public HfReader {
     for (const HfFixedOurs& f : names.fixed_ours) (void)field(f.ours).assign(f.value);
     if (names.simplify) names.simplify(config);
     check_quantization();
-    for (const std::string_view key : kOfEffect) check_effect(key);
+    for (const auto& [key, value] : json.items()) check_known(key, value);
     if (!faults.empty()) return;  // what is derived needs fields that hold
     for (std::string& conflict : config.conflicts()) fault(std::move(conflict));
     if (!faults.empty()) return;
@@ -106,7 +139,7 @@ class Reader : public HfReader {
     for (const auto& [key, value] : beside.items()) check_beside(key, value, config);
   }
 
-  // What nobody asked for and is not empty.
+  // What is passed over: no other value is left that nobody asked for.
   [[nodiscard]] std::vector<std::string> rest() const {
     std::vector<std::string> names;
     for (const Json* all : {&beside_, &json_}) {
@@ -171,7 +204,7 @@ class Reader : public HfReader {
     Json with = json_;
     with[key] = value;
     ModelConfig own = config, other = config;
-    const Reader reader(with, Json::object(), names_, other);
+    const Reader reader(with, Json::object(), names_, other, ignored_);
     config::Fields here, there;
     here.section("model", own);
     there.section("model", other);
@@ -191,21 +224,28 @@ class Reader : public HfReader {
     return std::ranges::count(names_.fixed, key, &HfFixed::theirs) > 0;
   }
 
-  void check_effect(std::string_view key) {
-    const bool known =
-        used_.contains(key) || std::ranges::count(names_.derived, key, &HfDerived::theirs) > 0;
-    const Json* value = known ? nullptr : value_of(key);
-    if (!value || is_nothing(*value) || *value == Json(1)) return;
-    if (key == "sliding_window" && is_off("use_sliding_window")) return;
-    const bool plain = key == "layer_types" && value->is_array() &&
-                       std::ranges::all_of(*value, [](const Json& type) {
-                         return is_text(type, "full_attention");
-                       });
-    if (plain) {
-      (void)agreed({told(theirs_of("n_layers")), {"the length of layer_types", value->size()}});
-      return;
-    }
-    fault(concat(key, " is ", io::shown(*value), ", which this family does not compute"));
+  // A family computes without what its table does not know, so it must change nothing.
+  void check_known(const std::string& key, const Json& value) {
+    const bool known = used_.contains(key) ||
+                       std::ranges::count(names_.fixed, key, &HfFixed::theirs) > 0 ||
+                       std::ranges::count(names_.derived, key, &HfDerived::theirs) > 0;
+    if (known || is_nothing(value) || std::ranges::count(ignored_, key) > 0) return;
+    if (changes_nothing(key, value)) used_.insert(key);
+    else
+      fault(concat(io::excerpt(key), " is ", io::shown(value),
+                   ", which this family does not compute: if that changes nothing, give "
+                   "--model.ignore_hf_fields ",
+                   io::excerpt(key)));
+  }
+  bool changes_nothing(std::string_view key, const Json& value) {
+    if (key == "sliding_window" || key == "max_window_layers") return is_off("use_sliding_window");
+    if (std::ranges::count(kFactors, key) > 0) return value == Json(1);
+    const bool plain = key == "layer_types" && value.is_array() &&
+                       std::ranges::all_of(
+                           value, [](const Json& type) { return is_text(type, "full_attention"); });
+    if (plain)
+      (void)agreed({told(theirs_of("n_layers")), {"the length of layer_types", value.size()}});
+    return plain;
   }
 
   // The weights themselves say how each of them is stored; here is only whether we can read it.
@@ -236,6 +276,7 @@ class Reader : public HfReader {
   }
 
   const Json& beside_;
+  std::span<const std::string> ignored_;
 };
 
 // The name of a dtype, however it is spelt; null: the weights say theirs.
@@ -317,13 +358,13 @@ Json object_of(std::string_view text, const std::string& where) {
 }
 
 HfModel read_model(Json json, const std::string& where, const HuggingFace& names,
-                   ModelConfig config) {
+                   ModelConfig config, std::span<const std::string> ignored) {
   HfModel model{std::move(config), &names};
   const std::optional<Json> whole = take_part(json, where, names);
   model.within = whole.has_value();
   const Json beside = whole.value_or(Json::object());
   if (!is_of_type(json, names.model_type)) fail_type(json, where, io::shown(names.model_type));
-  Reader reader(json, beside, names, model.config);
+  Reader reader(json, beside, names, model.config, ignored);
   model.dtype = dtype_of(json, beside, reader.faults);
   if (!reader.faults.empty())
     fail<DataError>(where, fmt::format("{}", fmt::join(reader.faults, "; ")));
@@ -393,17 +434,17 @@ Json json_of(config::Fields& fields, std::string_view ours) {
 }
 
 HfModel parse_hf_config(std::string_view text, const std::string& where,
-                        std::span<const Family> families) {
+                        std::span<const Family> families, std::span<const std::string> ignored) {
   const Json json = object_of(text, where);
   const auto [family, names] = names_of(json, where, families);
-  return read_model(json, where, *names, family->flavor(""));
+  return read_model(json, where, *names, family->flavor(""), ignored);
 }
 
 HfModel parse_hf_config(std::string_view text, const std::string& where, const HuggingFace& family,
-                        ModelConfig config) {
+                        ModelConfig config, std::span<const std::string> ignored) {
   const Json json = object_of(text, where);
   config.set_flavor("");
-  return read_model(json, where, family, std::move(config));
+  return read_model(json, where, family, std::move(config), ignored);
 }
 
 HfMarks parse_hf_marks(std::string_view text, const std::string& where) {

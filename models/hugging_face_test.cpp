@@ -213,21 +213,20 @@ TEST(HuggingFaceNames, OlderFormsOfAConfigurationAreRead) {
     "hidden_act": "silu", "rope_scaling": {"type": "llama3", "factor": 2, "low_freq_factor": 1, "high_freq_factor": 4,
     "original_max_position_embeddings": 32}, "attention_dropout": 0.1, "window": 5, "nothing": [],
     "layer_types": ["full_attention"], "logits_scaling": 1.0, "use_qk_norm": false,
-    "sliding_window": 5, "use_sliding_window": false})";
-  const HfModel model = parse_hf_config(llama2, "config.json", all);
+    "sliding_window": 5, "use_sliding_window": false,
+    "max_window_layers": 1, "id2label": {"0": "a"}, "top_k": 50, "output_router_logits": true})";
+  const std::vector<std::string> ignored{"window", "vocab_size"};
+  const HfModel model = parse_hf_config(llama2, "config.json", all, ignored);
   EXPECT_FALSE(model.dtype);
   EXPECT_EQ(model.passed_over, (std::vector<std::string>{"attention_dropout 0.1", "window 5"}));
   ModelConfig config = model.config;
   config::Fields fields;
   fields.section("model", config);
   const std::map<std::string, std::string> expected{
-      {"n_kv_heads", "2"},
-      {"rope_theta", "10000"},
-      {"rope_scaling", "llama"},
-      {"rope_scaling_factor", "2"},
-      {"norm_eps", "1e-06"},
-      {"enable_weight_tying", "false"},
-      {"rope_original_max_position_embeddings", "32"}};
+      {"n_kv_heads", "2"},       {"rope_theta", "10000"},
+      {"rope_scaling", "llama"}, {"rope_scaling_factor", "2"},
+      {"norm_eps", "1e-06"},     {"enable_weight_tying", "false"},
+      {"vocab_size", "32"},      {"rope_original_max_position_embeddings", "32"}};
   for (const auto& [field, value] : expected)
     EXPECT_EQ(fields.find("model." + field)->text(), value) << field;
   EXPECT_EQ(config.flavor(), "");
@@ -278,8 +277,9 @@ TEST(HuggingFaceNames, WhatAFamilyDoesNotComputeIsNamed) {
   const std::vector<Family> all = families();
   std::string text =
       hf_config(*all[0].hugging_face[0], all[0].flavor("debugmodel"), DType::f32, {});
-  text.insert(text.find('{') + 1,
-              R"("sliding_window": 5, "final_logit_softcapping": 30.0, "layer_types":
+  text.insert(
+      text.find('{') + 1,
+      R"("sliding_window": 5, "final_logit_softcapping": 30.0, "mystery": true, "layer_types":
     ["full_attention", "sliding_attention"], "quantization_config": {"quant_method": "mxfp4"},)");
   try {
     (void)parse_hf_config(text, "config.json", all);
@@ -287,7 +287,9 @@ TEST(HuggingFaceNames, WhatAFamilyDoesNotComputeIsNamed) {
   } catch (const DataError& error) {
     const std::string what = error.what();
     for (const char* part :
-         {"sliding_window is 5, which this family does not compute",
+         {"sliding_window is 5, which this family does not compute: if that changes nothing, give "
+          "--model.ignore_hf_fields sliding_window; ",
+          "mystery is true, which this family does not compute",
           "final_logit_softcapping is 30.0, which", "layer_types is [\"full_attention\"",
           "quantization_config is {\"quant_method\":\"mxfp4\"}: such weights cannot be read"})
       EXPECT_NE(what.find(part), what.npos) << what;

@@ -33,6 +33,9 @@ struct ImportFields {
     f.add_choice("dtype", options.dtype, "dtype of the parameters",
                  std::vector<std::pair<std::string, DType>>{
                      {"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float64", DType::f64}});
+    f.add("model.ignore_hf_fields", options.ignore_hf_fields,
+          "fields of config.json that are passed over though the model's type is not known to have "
+          "them");
   }
 };
 

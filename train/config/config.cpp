@@ -32,9 +32,14 @@ struct ParameterDType {
 
 struct InitialFields {
   std::string& folder;
+  std::vector<std::string>& ignored;
   void fields(config::Fields& f) {
     f.add("initial_hf", folder,
           "folder of Hugging Face that training starts from: the model is that of its config.json",
+          {.free_on_resume = true});
+    f.add("ignore_hf_fields", ignored,
+          "fields of the config.json of a folder of Hugging Face that are passed over though the "
+          "model's type is not known to have them; without it they are errors",
           {.free_on_resume = true});
   }
 };
@@ -322,7 +327,7 @@ config::Fields Config::fields() {
   f.section("sample", sample);
   f.section("special_tokens", special_tokens);
   if (model) f.section("model", model);
-  InitialFields initial{initial_hf};
+  InitialFields initial{initial_hf, ignore_hf_fields};
   f.section("model", initial);
   f.know(kOtherNames);
   return f;

@@ -91,6 +91,7 @@ struct TESSERA_API Config {
   std::string recipe, dump_folder = "./outputs";
   std::string hf_assets_path;  ///< of the tokenizer; empty: tokenizer_path() says which
   std::string initial_hf;      ///< folder of Hugging Face that the model is from; empty: none
+  std::vector<std::string> ignore_hf_fields;  ///< of its config.json, which change nothing
   bool overwrite = false;
   int64_t ranks = 0, threads = 0;
   DeviceChoice device = DeviceChoice::automatic;

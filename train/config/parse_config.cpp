@@ -19,9 +19,11 @@ constexpr size_t kMostBytes = size_t{16} << 20;  // of a configuration file
 
 // The arguments that are read before any field is set.
 struct Sources {
-  std::optional<std::string> recipe, file, family, flavor, initial_hf;
+  std::optional<std::string> recipe, file, family, flavor, initial_hf, ignored;
   std::vector<std::string> rest, faults;
 };
+
+constexpr std::string_view kIgnored = "--model.ignore_hf_fields";
 
 Sources sources(std::span<const std::string> arguments) {
   Sources s;
@@ -38,9 +40,11 @@ Sources sources(std::span<const std::string> arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!take("--recipe", s.recipe, i) && !take("--config", s.file, i) &&
         !take("--model.name", s.family, i) && !take("--model.flavor", s.flavor, i) &&
-        !take("--model.initial_hf", s.initial_hf, i))
+        !take("--model.initial_hf", s.initial_hf, i) && !take(kIgnored, s.ignored, i))
       s.rest.push_back(arguments[i]);
   }
+  // A field like others, but for being known before a folder of Hugging Face is read.
+  if (s.ignored) s.rest.push_back(concat(kIgnored, '=', *s.ignored));
   return s;
 }
 
@@ -58,6 +62,8 @@ Sources named_in(std::string_view json_text) {
   text(json["model"], "name", s.family);
   text(json["model"], "flavor", s.flavor);
   text(json["model"], "initial_hf", s.initial_hf);
+  if (const auto at = json["model"].find("ignore_hf_fields"); at != json["model"].end())
+    s.ignored = at->dump();
   return s;
 }
 
@@ -116,7 +122,7 @@ struct Start {
 // that of the run, if no field says another; open_tokenizer says whether there is one.
 void choose_hugging_face(Config& c, const std::string& folder, bool keep_model,
                          const Catalogue& catalogue, std::optional<models::ModelConfig>& held) {
-  held = read_hf_config(folder, catalogue.families).config;
+  held = read_hf_config(folder, catalogue.families, c.ignore_hf_fields).config;
   c.initial_hf = folder;
   c.special_tokens = read_special_tokens(folder);
   c.hf_assets_path = folder;
@@ -167,6 +173,11 @@ Start start(std::span<const std::string> arguments, const Catalogue& catalogue) 
   }
   // A run's own file says all that the folder did, which may be away by now.
   const bool away = !words.initial_hf && family && !has_hf_config(folder);
+  const auto& ignored = words.ignored ? words.ignored : file.ignored;
+  if (ignored) {  // a fault is reported where all fields are set
+    config::Fields fields = s.config.fields();
+    (void)fields.find("model.ignore_hf_fields")->assign(*ignored);
+  }
   if (!folder.empty() && !away)
     choose_hugging_face(s.config, folder, family || flavor, catalogue, s.held);
   if (folder.empty() || family || flavor)

@@ -12,13 +12,15 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera::train {
 
 struct ImportOptions {
-  std::string from;          ///< folder with config.json and safetensors
-  std::string out;           ///< new folder
-  DType dtype = DType::f32;  ///< of the parameters: f32, bf16 or f64
+  std::string from;                                ///< folder with config.json and safetensors
+  std::string out;                                 ///< new folder
+  DType dtype = DType::f32;                        ///< of the parameters: f32, bf16 or f64
+  std::vector<std::string> ignore_hf_fields = {};  ///< of config.json, as of a run
 };
 /// Writes `out` as a run leaves its dump folder: config.json of a run that starts from the model,
 /// checkpoint/step-0 with the model and its tokenizer, and the tokenizer's files. Returns the bytes

@@ -50,7 +50,7 @@ Config config_of(const models::HfModel& model, const ImportOptions& o) {
 uint64_t import_hugging_face(const ImportOptions& o, const Catalogue& catalogue, const Warn& note,
                              const BytesDone& progress) {
   const NoGrad guard;
-  const HfModelFolder from(o.from, read_hf_config(o.from, catalogue.families));
+  const HfModelFolder from(o.from, read_hf_config(o.from, catalogue.families, o.ignore_hf_fields));
   if (!from.model().passed_over.empty())
     note(concat("without effect here: ", first_few(from.model().passed_over), " of ", kHfConfig));
 

@@ -36,20 +36,23 @@ std::string config_path(const std::string& folder) {
 // Whether config.json says it. Without a scaling of RoPE its numbers mean nothing.
 bool is_told(const models::HuggingFace& names, std::string_view path, bool rope_scaled) {
   const std::string_view field = path.substr(path.find('.') + 1);
+  if (names.rope && field == "partial_rotary_factor") return true;
   if (names.rope && field.starts_with("rope_"))
-    return rope_scaled || field == "rope_theta" || field == "rope_scaling";
+    return rope_scaled || field == "rope_theta" || field == "rope_scaling" ||
+           field == "rope_local_theta";
   return std::ranges::count(names.fields, field, &models::HfField::ours) > 0 ||
          std::ranges::any_of(names.fixed_ours, [&](const models::HfFixedOurs& f) {
            return f.ours == field && f.buffer.empty();
          });
 }
 
-models::HfModel model_like(const std::string& folder, const models::ModelConfig& ours) {
+models::HfModel model_like(const std::string& folder, const models::ModelConfig& ours,
+                           std::span<const std::string> ignored) {
   if (!ours.hugging_face())
     fail<ConfigError>("--model.name", ours.family(), " has no names of Hugging Face");
   const std::string path = config_path(folder);
   models::HfModel theirs = models::parse_hf_config(io::read_file(path, kMostConfigBytes), path,
-                                                   *ours.hugging_face(), ours);
+                                                   *ours.hugging_face(), ours, ignored);
   if (const auto faults = hf_differences(ours, theirs.config, folder); !faults.empty())
     fail<DataError>("hugging_face", folder, " holds another model: ", first_few(faults));
   return theirs;
@@ -57,10 +60,10 @@ models::HfModel model_like(const std::string& folder, const models::ModelConfig&
 
 }  // namespace
 
-models::HfModel read_hf_config(const std::string& folder,
-                               std::span<const models::Family> families) {
+models::HfModel read_hf_config(const std::string& folder, std::span<const models::Family> families,
+                               std::span<const std::string> ignored) {
   const std::string path = config_path(folder);
-  return models::parse_hf_config(io::read_file(path, kMostConfigBytes), path, families);
+  return models::parse_hf_config(io::read_file(path, kMostConfigBytes), path, families, ignored);
 }
 
 bool is_hf_folder(const std::string& folder) {
@@ -103,8 +106,9 @@ HfModelFolder::HfModelFolder(std::string folder, models::HfModel model)
   check_storage();
 }
 
-HfModelFolder::HfModelFolder(std::string folder, const models::ModelConfig& model)
-    : HfModelFolder(folder, model_like(folder, model)) {}
+HfModelFolder::HfModelFolder(std::string folder, const models::ModelConfig& model,
+                             std::span<const std::string> ignored)
+    : HfModelFolder(folder, model_like(folder, model, ignored)) {}
 
 // The same name without the prefix, or with it, or with that of the whole that it is a part of.
 std::string HfModelFolder::name_there(const std::string& theirs) const {

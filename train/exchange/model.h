@@ -13,10 +13,11 @@
 
 namespace tessera::train {
 
-/// The config.json of a folder, of any of these families. DataError: there is none, or as
-/// models::parse_hf_config.
+/// The config.json of a folder, of any of these families, but for fields of the names `ignored`.
+/// DataError: there is none, or as models::parse_hf_config.
 [[nodiscard]] TESSERA_API models::HfModel read_hf_config(const std::string& folder,
-                                                         std::span<const models::Family> families);
+                                                         std::span<const models::Family> families,
+                                                         std::span<const std::string> ignored = {});
 
 /// Whether the config.json of a folder is that of a model of Hugging Face, and not that of a run.
 [[nodiscard]] TESSERA_API bool is_hf_folder(const std::string& folder);
@@ -30,7 +31,8 @@ class TESSERA_API HfModelFolder {
   HfModelFolder(std::string folder, models::HfModel model);
   /// The same for a model that is there already. DataError: config.json says another one, with
   /// every field that differs.
-  HfModelFolder(std::string folder, const models::ModelConfig& model);
+  HfModelFolder(std::string folder, const models::ModelConfig& model,
+                std::span<const std::string> ignored = {});
 
   [[nodiscard]] const models::HfModel& model() const { return model_; }
   [[nodiscard]] const std::vector<models::NamedShape>& tensors() const { return tensors_.ours(); }

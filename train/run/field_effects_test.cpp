@@ -201,6 +201,7 @@ const std::set<std::string>& shown_elsewhere() {
       "comm.storage_timeout_seconds",             // DumpFolder: waits for disks
       "comm.trace_buf_size",                      // TrainerFaults: the flight record
       "model.initial_hf",                         // InitialHuggingFace
+      "model.ignore_hf_fields",                   // InitialHuggingFace
       "checkpoint.initial_load_in_hf",            // InitialHuggingFace
       "memory.check",                             // MemoryCheck: training that does not fit
       "model.rope_long_factors",                  // Config.KindsOfRopeScalingAskForTheirNumbers

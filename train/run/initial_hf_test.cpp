@@ -205,6 +205,35 @@ TEST_F(InitialHuggingFace, FieldsThatContradictTheFolderAreNamed) {
   TESSERA_EXPECT_HOLDS(err_.str(), "none does not exist");
 }
 
+TEST_F(InitialHuggingFace, FieldsThatAreNotKnownMayBePassedOver) {
+  const std::string theirs = path("theirs");
+  fs::copy(kGoldens + "llama3", theirs, fs::copy_options::recursive);
+  auto json = nlohmann::ordered_json::parse(io::read_file(theirs + "/config.json"));
+  json["window"] = 5;
+  json["clip"] = "hard";
+  io::write_file_atomically(theirs + "/config.json", json.dump());
+  const Words from{"--model.initial_hf", theirs}, ignore{"--model.ignore_hf_fields", "window,clip"};
+  EXPECT_EQ(run(still("a", 1, from)), 1);
+  TESSERA_EXPECT_HOLDS(err_.str(), "window is 5, which this family does not compute");
+  TESSERA_EXPECT_HOLDS(err_.str(), "--model.ignore_hf_fields clip");
+  EXPECT_EQ(run(still("a", 1, joined(from, {"--model.ignore_hf_fields=clip"}))), 1);
+  EXPECT_EQ(err_.str().find("clip is"), std::string::npos) << err_.str();
+
+  ASSERT_EQ(run(still("a", 1, joined(from, ignore))), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "without effect here: window 5");
+  TESSERA_EXPECT_HOLDS(out_.str(), "clip \"hard\"");
+  // The file of a run names them too.
+  const std::string own = path("a/config.json");
+  ASSERT_EQ(run({"config", "--config", own}), 0) << err_.str();
+  EXPECT_EQ(run({"config", "--config", own, "--model.ignore_hf_fields", "window"}), 1);
+  TESSERA_EXPECT_HOLDS(err_.str(), "clip is \"hard\"");
+
+  EXPECT_EQ(run({"import-hf", theirs, "--out", path("b")}), 1);
+  TESSERA_EXPECT_HOLDS(err_.str(), "--model.ignore_hf_fields window");
+  EXPECT_EQ(run(joined({"import-hf", theirs, "--out", path("b")}, ignore)), 0) << err_.str();
+  TESSERA_EXPECT_HOLDS(out_.str(), "without effect here: window 5");
+}
+
 // The losses of PyTorch: the model of transformers, torch.optim.AdamW, the same rows.
 TEST_F(InitialHuggingFace, TrainsAsTorchDoes) {
   const auto golden = nlohmann::json::parse(io::read_file(kGoldens + "losses.json"));
