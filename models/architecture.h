@@ -52,9 +52,8 @@ struct TESSERA_API Architecture {
     bool rope_in_windows_alone = false;  ///< layers without a window have no RoPE
     /// Queries are multiplied by nn::query_temperature of these.
     struct Temperature {
-      bool on = false;
-      int64_t floor_scale = 8192;
-      double scale = 0.1;
+      double scale = 0;            ///< 0: they are not
+      int64_t floor_scale = 8192;  ///< 0: scaling.original_max_position
       bool with_rope = false;      ///< in layers with RoPE, else in layers without
       int64_t first_position = 0;  ///< -1: positions are counted from one less
     };

@@ -82,6 +82,9 @@ void add_positions(Shown& s, Architecture::Positions& p) {
         {.min = 0, .max = 1e12});
   s.add("partial_rotary_factor", p.partial_rotary_factor, "part of a head that RoPE turns",
         {.min = 0, .max = 1, .above_min = true});
+  s.add("llama_4_scaling_beta", p.temperature.scale,
+        "queries are multiplied by 1 + this * ln(1 + floor(position / original context)); 0: not",
+        {.min = 0, .max = 1e3});
   s.add("nope_layer_interval", p.nope_layer_interval,
         "the last of every so many layers has no RoPE; 0: all have it", {.min = 0, .max = 4096});
 }

@@ -10,6 +10,7 @@ namespace tessera::models::types {
 
 const Type& mistral();
 const Type& ministral();
+const Type& ministral3();
 const Type& mixtral();
 const Type& qwen2();
 const Type& qwen2_moe();
