@@ -270,10 +270,11 @@ nn::AttentionMetadata Transformer::metadata_of(const Kind& kind, int64_t length,
   if (window && start + length > seen) m.mask = m.mask & AttentionMask::window(seen);
   if (kind.span == Architecture::Span::chunk && start + length > seen)
     m.mask = m.mask & AttentionMask::chunk(seen);
-  if (p.temperature.on && p.temperature.with_rope == kind.rope) {
+  const Positions::Temperature& t = p.temperature;
+  if (t.scale != 0 && t.with_rope == kind.rope) {
+    const int64_t floor = t.floor_scale > 0 ? t.floor_scale : p.scaling.original_max_position;
     m.query_scale =
-        nn::query_temperature(length, start + p.temperature.first_position,
-                              p.temperature.floor_scale, p.temperature.scale, table_dtype(a_));
+        nn::query_temperature(length, start + t.first_position, floor, t.scale, table_dtype(a_));
   }
   return m;
 }

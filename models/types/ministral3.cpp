@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ministral 3 (Mistral AI, 2025): Mistral with YaRN, whose queries grow with their position as Llama
-// 4's do.
+// Ministral 3 (Mistral AI, 2025): Mistral with YaRN, whose queries grow with their position as
+// Llama 4's do.
 #include "tessera/models/types/rows.h"
 #include "tessera/models/types/types.h"
 
@@ -21,14 +21,13 @@ const Type& ministral3() {
                            .others = {"vision_tower.", "multi_modal_projector."}},
                 .tensors = rows(llama_modules()),
                 .tied = tied_head(),
-                .fields = joined(llama_fields(),
-                                 {{"head_dim", "head_dim", "128", "0"},
-                                  sliding_window("0"),
-                                  {"rope_scaling.llama_4_scaling_beta",
-                                   "llama_4_scaling_beta",
-                                   "0",
-                                   "",
-                                   {"rope_parameters.llama_4_scaling_beta"}}}),
+                .fields = joined(llama_fields(), {{"head_dim", "head_dim", "128", "0"},
+                                                  sliding_window("0"),
+                                                  {"rope_scaling.llama_4_scaling_beta",
+                                                   "llama_4_scaling_beta",
+                                                   "0",
+                                                   "",
+                                                   {"rope_parameters.llama_4_scaling_beta"}}}),
                 .fixed = silu(),
                 .derived = {whole_head_dim()},
                 .simplify = simplify,
