@@ -23,6 +23,16 @@ void Config::fields(config::Fields& f) {
   f.add("attention_dropout", attention_dropout,
         "dropout probability of attention weights; only 0 is supported", {.min = 0, .max = 0.999});
   f.add("fused_qkv", fused_qkv, "compute queries, keys and values in one matmul");
+  f.add("ffn_dim", own_ffn_dim, "hidden size of the feed-forward layers; 0: 4 * dim",
+        {.min = 0, .max = 1 << 24});
+  using nn::Nonlinearity;
+  f.add_choice<Nonlinearity>("activation_function", activation,
+                             "gelu_new is the tanh approximation, gelu the exact function",
+                             {{"gelu_new", Nonlinearity::gelu_tanh},
+                              {"gelu_pytorch_tanh", Nonlinearity::gelu_tanh},
+                              {"gelu", Nonlinearity::gelu}});
+  f.add("enable_weight_tying", enable_weight_tying,
+        "share the weights of the token embedding and the output head");
 }
 
 std::vector<std::string> Config::conflicts() const {

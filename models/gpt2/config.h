@@ -23,9 +23,12 @@ struct TESSERA_API Config {
   double attention_dropout = 0;  ///< on attention weights; only 0 is supported
   bool fused_qkv = true;         ///< queries, keys and values in one matmul
   DType dtype = DType::f32;      ///< of parameters
+  int64_t own_ffn_dim = 0;       ///< hidden size of the feed-forward layers; 0: 4 * dim
+  nn::Nonlinearity activation = nn::Nonlinearity::gelu_tanh;  ///< or gelu
+  bool enable_weight_tying = true;  ///< the head uses the weight of the embedding
 
   [[nodiscard]] int64_t head_dim() const { return dim / n_heads; }
-  [[nodiscard]] int64_t ffn_dim() const { return 4 * dim; }
+  [[nodiscard]] int64_t ffn_dim() const { return own_ffn_dim > 0 ? own_ffn_dim : 4 * dim; }
   [[nodiscard]] models::Architecture architecture() const;
   void fields(config::Fields& f);
   /// Conflicts between fields.

@@ -38,6 +38,7 @@ const models::Gguf& gguf() {
                   {"blk.#.attn_norm.bias", {"layers.#.attention_norm.bias"}},
                   {"blk.#.ffn_norm.weight", {"layers.#.ffn_norm.weight"}},
                   {"blk.#.ffn_norm.bias", {"layers.#.ffn_norm.bias"}},
+                  {"output.weight", {"output.weight"}},
                   {"output_norm.weight", {"norm.weight"}},
                   {"output_norm.bias", {"norm.bias"}}},
       .in_f32 = {"position_embd.weight"},

@@ -39,6 +39,7 @@ const models::HuggingFace& hugging_face() {
                   {"transformer.h.#.ln_1.bias", {"layers.#.attention_norm.bias"}},
                   {"transformer.h.#.ln_2.weight", {"layers.#.ffn_norm.weight"}},
                   {"transformer.h.#.ln_2.bias", {"layers.#.ffn_norm.bias"}},
+                  {"lm_head.weight", {"output.weight"}},
                   {"transformer.ln_f.weight", {"norm.weight"}},
                   {"transformer.ln_f.bias", {"norm.bias"}}},
       .passed_over = {"transformer.h.#.attn.bias", "transformer.h.#.attn.masked_bias"},
@@ -50,10 +51,11 @@ const models::HuggingFace& hugging_face() {
                  {"n_positions", "max_seq_len", "", "", {"max_position_embeddings"}},
                  {"layer_norm_epsilon", "norm_eps", "1e-5"},
                  {"embd_pdrop", "embedding_dropout", "0.1"},
-                 {"resid_pdrop", "residual_dropout", "0.1"}},
-      .fixed = {{"activation_function", {"\"gelu_new\"", "\"gelu_pytorch_tanh\""}},
-                {"tie_word_embeddings", {"true"}},
-                {"scale_attn_weights", {"true"}},
+                 {"resid_pdrop", "residual_dropout", "0.1"},
+                 {"n_inner", "ffn_dim", "0", "0"},
+                 {"activation_function", "activation_function", "\"gelu_new\""},
+                 {"tie_word_embeddings", "enable_weight_tying", "true"}},
+      .fixed = {{"scale_attn_weights", {"true"}},
                 {"scale_attn_by_inverse_layer_idx", {"false"}},
                 {"add_cross_attention", {"false"}},
                 {"attn_pdrop", {"0.0"}, true}},
@@ -62,6 +64,11 @@ const models::HuggingFace& hugging_face() {
                      return std::to_string(c.as<Config>().ffn_dim());
                    },
                    {"n_embd"}}},
+      .simplify =
+          [](models::ModelConfig& config) {
+            auto& c = config.as<Config>();
+            if (c.own_ffn_dim == 4 * c.dim) c.own_ffn_dim = 0;
+          },
       .gguf = &gguf()};
   return names;
 }

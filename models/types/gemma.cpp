@@ -19,8 +19,10 @@ const Type& gemma() {
                 .tied = tied_head(),
                 .fields = joined(joined(llama_fields("true"), attention_bias()),
                                  {{"head_dim", "head_dim", "256"}}),
-                .fixed = joined(gelu_tanh("hidden_act"),
-                                {{"hidden_activation", {"\"gelu_pytorch_tanh\"", "null"}}}),
+                // Its "gelu" is the tanh approximation too.
+                .fixed = {{"hidden_act", {"\"gelu_pytorch_tanh\"", "\"gelu\"", "\"gelu_new\""}},
+                          {"hidden_activation", {"\"gelu_pytorch_tanh\"", "null"}},
+                          {"attention_dropout", {"0.0"}, true}},
                 .derived = {whole_head_dim()},
                 .simplify = simplify,
                 .rope = true},
