@@ -417,7 +417,8 @@ config::Field& HfReader::field(std::string_view ours) {
 }
 
 void HfReader::set(std::string_view ours, std::string_view theirs, const Json& value) {
-  if (const auto wrong = field(ours).assign(value.dump()))
+  if (const auto wrong =
+          field(ours).assign(value.is_string() ? value.get<std::string>() : value.dump()))
     fault(concat(theirs, " ", io::shown(value), ": ", *wrong));
 }
 
@@ -430,6 +431,7 @@ Json parsed(std::string_view json) { return io::parse_json(json).value; }
 Json json_of(config::Fields& fields, std::string_view ours) {
   const config::Field& field = *fields.find(concat("model.", ours));
   double* const* number = std::get_if<double*>(&field.value);
+  if (std::holds_alternative<config::Choice>(field.value)) return field.text();
   return number ? Json(**number) : parsed(field.text());
 }
 
