@@ -486,6 +486,24 @@ ModelConfig hf_without(ModelConfig config, std::span<const HfFixedOurs> rows) {
   return config;
 }
 
+namespace {
+
+// Several of our fields may have one name of theirs. What null says too is written as null: a
+// window of 0 would be one.
+void write(Json& json, const HuggingFace& family, const HfField& f, Json value) {
+  const std::string name(f.theirs);
+  if (is_nothing(value) && !f.null.empty() && value == Json::parse(f.null, nullptr, false))
+    value = nullptr;
+  const auto before = json.find(name);
+  if (before != json.end() && *before != value) {
+    fail<ValueError>("hugging_face", f.ours, ' ', io::shown(value), " cannot be expressed: ", name,
+                     " of ", family.model_type, " is ", io::shown(*before), " by other fields");
+  }
+  json[name] = std::move(value);
+}
+
+}  // namespace
+
 std::string hf_config(const HuggingFace& family, ModelConfig config, DType dtype,
                       const HfMarks& marks) {
   config::Fields fields;
@@ -497,7 +515,7 @@ std::string hf_config(const HuggingFace& family, ModelConfig config, DType dtype
   }
   Json json{{"architectures", {family.architecture}}, {"model_type", family.model_type}};
   for (const HfField& f : family.fields) {
-    if (f.theirs.find('.') == f.theirs.npos) json[std::string(f.theirs)] = json_of(fields, f.ours);
+    if (f.theirs.find('.') == f.theirs.npos) write(json, family, f, json_of(fields, f.ours));
   }
   for (const HfDerived& d : family.derived) json[std::string(d.theirs)] = parsed(d.value(config));
   for (const HfFixed& f : family.fixed) json[std::string(f.theirs)] = parsed(f.values.at(0));

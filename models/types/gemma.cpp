@@ -17,7 +17,8 @@ const Type& gemma() {
                 .prefix = "model.",
                 .tensors = rows(llama_modules()),
                 .tied = tied_head(),
-                .fields = joined(joined(llama_fields("true"), attention_bias()),
+                .fields = joined(joined(with_defaults(llama_fields("true"), {{"n_kv_heads", "16"}}),
+                                        attention_bias()),
                                  {{"head_dim", "head_dim", "256"}}),
                 // Its "gelu" is the tanh approximation too.
                 .fixed = {{"hidden_act", {"\"gelu_pytorch_tanh\"", "\"gelu\"", "\"gelu_new\""}},

@@ -21,7 +21,8 @@ const Type& gemma2() {
                 .tensors = rows(gemma2_modules()),
                 .tied = tied_head(),
                 .fields =
-                    joined(joined(llama_fields("true"), attention_bias()),
+                    joined(joined(with_defaults(llama_fields("true"), {{"n_kv_heads", "4"}}),
+                                  attention_bias()),
                            {{"head_dim", "head_dim", "256"},
                             {"query_pre_attn_scalar", "query_pre_attn_scalar", "256"},
                             {"attn_logit_softcapping", "attn_logit_softcapping", "50.0", "0"},

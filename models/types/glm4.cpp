@@ -23,8 +23,10 @@ const Type& glm4() {
                                  {".post_attention_layernorm", {".ffn_norm"}},
                                  {".post_mlp_layernorm", {".ffn_post_norm"}}})),
                 .tied = tied_head(),
-                .fields = joined(llama_fields(), {{"head_dim", "head_dim", "128", "0"},
-                                                  {"attention_bias", "qkv_bias", "true"}}),
+                .fields = joined(
+                    with_defaults(llama_fields(),
+                                  {{"n_kv_heads", "2"}, {"norm_eps", "1.5625e-07"}}),
+                    {{"head_dim", "head_dim", "128", "0"}, {"attention_bias", "qkv_bias", "true"}}),
                 .fixed = silu(),
                 .derived = {whole_head_dim()},
                 .simplify = simplify,

@@ -15,7 +15,8 @@ const Type& olmo2() {
                 .prefix = "model.",
                 .tensors = rows(olmo2_modules()),
                 .tied = tied_head(),
-                .fields = joined(llama_fields(), attention_bias()),
+                .fields =
+                    joined(with_defaults(llama_fields(), {{"norm_eps", "1e-5"}}), attention_bias()),
                 .fixed = silu(),
                 .simplify = simplify,
                 .rope = true},

@@ -17,8 +17,9 @@ const Type& olmo3() {
                 .prefix = "model.",
                 .tensors = rows(olmo2_modules()),
                 .tied = tied_head(),
-                .fields = joined(joined(llama_fields(), attention_bias()),
-                                 {sliding_window("4096"), layer_types()}),
+                .fields = joined(
+                    joined(with_defaults(llama_fields(), {{"norm_eps", "1e-5"}}), attention_bias()),
+                    {sliding_window("4096"), layer_types()}),
                 .fixed = silu(),
                 .derived = {all_layer_types()},
                 .simplify = simplify,

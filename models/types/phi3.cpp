@@ -20,7 +20,8 @@ const Type& phi3() {
                      {".mlp.gate_up_proj", {".feed_forward.w1", ".feed_forward.w3"}},
                      {".mlp.down_proj", {".feed_forward.w2"}}})),
                 .tied = tied_head(),
-                .fields = joined(llama_fields(), {sliding_window("0")}),
+                .fields = joined(with_defaults(llama_fields(), {{"norm_eps", "1e-5"}}),
+                                 {sliding_window("0")}),
                 .fixed =
                     joined(silu(), {{"embd_pdrop", {"0.0"}, true}, {"resid_pdrop", {"0.0"}, true}}),
                 .simplify = simplify,

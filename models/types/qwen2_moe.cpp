@@ -22,7 +22,7 @@ const Type& qwen2_moe() {
                                  {".mlp.shared_expert_gate", {".moe.shared_expert_gate"}}})),
                     experts_apart()),
                 .tied = tied_head(),
-                .fields = joined(llama_fields(),
+                .fields = joined(with_defaults(llama_fields(), {{"n_kv_heads", "16"}}),
                                  {sliding_window("4096"),
                                   {"use_sliding_window", "use_sliding_window", "false"},
                                   {"max_window_layers", "max_window_layers", "28"},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/types/rows.h"
 
+#include <algorithm>
 #include <mutex>
 #include <set>
 #include <string>
@@ -100,6 +101,17 @@ std::vector<HfField> llama_fields(std::string_view tied) {
 
 std::vector<HfField> without(std::vector<HfField> fields, std::string_view ours) {
   std::erase_if(fields, [&](const HfField& f) { return f.ours == ours; });
+  return fields;
+}
+
+std::vector<HfField> with_defaults(
+    std::vector<HfField> fields,
+    const std::vector<std::pair<std::string_view, std::string_view>>& values) {
+  for (const auto& [ours, value] : values) {
+    HfField& f = *std::ranges::find(fields, ours, &HfField::ours);
+    if (f.null.empty()) f.null = f.absent;
+    f.absent = value;
+  }
   return fields;
 }
 

@@ -48,6 +48,10 @@ std::vector<HfField> layer_norm_fields(std::string_view eps, std::string_view ti
 std::vector<HfField> experts_fields(std::string_view experts, std::string_view top_k,
                                     std::string_view name = "num_local_experts");
 std::vector<HfField> without(std::vector<HfField> fields, std::string_view ours);
+/// With the values, by our names, that a type of transformers takes where config.json lacks them.
+std::vector<HfField> with_defaults(
+    std::vector<HfField> fields,
+    const std::vector<std::pair<std::string_view, std::string_view>>& values);
 /// head_dim, which may be absent: hidden_size / num_attention_heads.
 HfField head_dim();
 /// The same, written out.

@@ -66,6 +66,7 @@ class ModelTypes : public testing::TestWithParam<std::string> {
     theirs_.config.dtype() = dtype;
     auto model = theirs_.config.make();
     nn::initialize(*model, 0);
+    model->eval();  // theirs are without dropout
     const models::HfTensors tensors(*theirs_.names, theirs_.config);
     const auto read = [&](const std::string& name, const Shape& begin, const Shape& size) {
       const Json& t = golden_["tensors"].at(name);
