@@ -4,22 +4,16 @@
 // norms are large enough to be seen. Both spellings of config.json, logits, gradients, training,
 // greedy tokens, and generation with a cache.
 #include "tessera/autograd/autograd.h"
-#include "tessera/kernels/assign/assign.h"
-#include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/models/config/fields.h"
-#include "tessera/models/hugging_face.h"
-#include "tessera/models/models.h"
 #include "tessera/nn/optim/adamw.h"
-#include "tessera/nn/parameters.h"
 #include "tessera/tests/goldens/golden.h"
-#include "tessera/tests/support/formula_weights.h"
+#include "tessera/tests/support/golden_type.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 
 namespace tessera {
@@ -37,77 +31,41 @@ std::vector<std::string> cases() {
   return all;
 }
 
-models::HfModel read(const Json& config) {
-  return models::parse_hf_config(config.dump(), "config.json", models::families());
-}
-
 std::string text_of(models::ModelConfig config) {
   config::Fields fields;
   fields.section("model", config);
   return fields.dump();
 }
 
-Tensor ids(const Json& rows) {
-  std::vector<double> values;
-  for (const auto& row : rows)
-    for (const int64_t id : row) values.push_back(static_cast<double>(id));
-  const auto b = static_cast<int64_t>(rows.size());
-  return from_values(values, {b, static_cast<int64_t>(values.size()) / b}, DType::i64);
-}
-
 class ModelTypes : public testing::TestWithParam<std::string> {
  protected:
-  ModelTypes()
-      : golden_(Json::parse(std::ifstream(concat(kFolder, '/', GetParam(), ".json")))),
-        theirs_(read(golden_["config"][0])) {}
-
-  // The model with the weights of the formula.
-  std::unique_ptr<models::LanguageModel> make(DType dtype) {
-    theirs_.config.dtype() = dtype;
-    auto model = theirs_.config.make();
-    nn::initialize(*model, 0);
-    model->eval();  // theirs are without dropout
-    const models::HfTensors tensors(*theirs_.names, theirs_.config);
-    const auto read = [&](const std::string& name, const Shape& begin, const Shape& size) {
-      const Json& t = golden_["tensors"].at(name);
-      Tensor part = test::formula_tensor(name, Shape(t["shape"].get<std::vector<int64_t>>()),
-                                         t["scale"], t["centre"]);
-      for (int i = 0; i < part.rank(); ++i) part = narrow(part, i, begin[i], size[i]);
-      return contiguous(part);
-    };
-    const NoGrad guard;
-    for (const auto& p : nn::named_parameters(*model)) {
-      const Shape shape = p.tensor.shape();
-      Shape begin = shape;
-      for (int i = 0; i < p.tensor.rank(); ++i) begin[i] = 0;
-      assign_(p.tensor, cast(tensors.read(p.name, begin, shape, read), dtype));
-    }
-    return model;
+  [[nodiscard]] Tensor tokens() const { return type_.ids("tokens"); }
+  [[nodiscard]] std::unique_ptr<models::LanguageModel> make(DType dtype) const {
+    return type_.make(dtype);
   }
-  [[nodiscard]] Tensor tokens() const { return ids(golden_["tokens"]); }
-
-  Tensor loss_of(models::LanguageModel& model) const {
+  [[nodiscard]] Tensor loss_of(models::LanguageModel& model) const {
     const Tensor in = tokens();
-    const models::Loss loss = model.loss(in, ids(golden_["targets"]), model.metadata(in.size(1)));
+    const models::Loss loss = model.loss(in, type_.ids("targets"), model.metadata(in.size(1)));
     return loss.sum / loss.count.item();
   }
 
   Session session_;
-  Json golden_;
-  models::HfModel theirs_;
+  test::GoldenType type_{GetParam()};
+  const Json& golden_ = type_.golden;
+  const models::HfModel& theirs_ = type_.theirs;
 };
 
 std::string name_of(const testing::TestParamInfo<std::string>& info) { return info.param; }
 INSTANTIATE_TEST_SUITE_P(Goldens, ModelTypes, testing::ValuesIn(cases()), name_of);
 
 TEST_P(ModelTypes, ReadsBothSpellings) {
-  const models::HfModel other = read(golden_["config"][1]);
+  const models::HfModel other = test::read_type(golden_["config"][1]);
   EXPECT_EQ(text_of(other.config), text_of(theirs_.config));
   EXPECT_EQ(other.names, theirs_.names);
   EXPECT_EQ(theirs_.names->model_type, golden_["type"].get<std::string>());
   // What is written is read again.
-  const models::HfModel again =
-      read(Json::parse(models::hf_config(*theirs_.names, theirs_.config, DType::f32, {})));
+  const models::HfModel again = test::read_type(
+      Json::parse(models::hf_config(*theirs_.names, theirs_.config, DType::f32, {})));
   EXPECT_EQ(text_of(again.config), text_of(theirs_.config));
 }
 
