@@ -310,7 +310,8 @@ nn::TensorParallelPlan Transformer::tensor_parallel_plan(
     const nn::TensorParallelOptions& options) const {
   const tessera::Placement stream = options.stream();
   nn::TensorParallelPlan plan{.options = options};
-  plan.divided = {{"model.n_heads", a_.attention.n_heads}, {"model.n_kv_heads", a_.kv_heads()}};
+  plan.divided = {{"model.n_heads", a_.attention.n_heads},
+                  {"model.n_kv_heads", a_.kv_heads(), true}};
   if (tok_embeddings) {
     nn::TensorParallelStyle style = nn::vocabulary_parallel(stream);
     if (!output && a_.embeddings.tied && !options.loss_parallel) style.parameters.clear();
@@ -337,8 +338,8 @@ void Transformer::add_layers(nn::TensorParallelPlan& plan, tessera::Placement st
         std::pair("layers.*.ffn_post_norm", &TransformerBlock::ffn_post_norm)})
     if ((*layers.begin().*of).has_value()) plan.add({name}, nn::replicated_parameters());
   plan.add({"layers.*.attention"}, nn::whole_inputs())
-      .add({"layers.*.attention.wq", "layers.*.attention.wk", "layers.*.attention.wv"},
-           nn::column_parallel())
+      .add({"layers.*.attention.wq"}, nn::column_parallel())
+      .add({"layers.*.attention.wk", "layers.*.attention.wv"}, nn::column_parallel(a_.kv_heads()))
       .add({"layers.*.attention.wo"}, nn::row_parallel(stream));
   if (layers.begin()->attention.q_norm) {
     plan.add({"layers.*.attention.q_norm", "layers.*.attention.k_norm"},

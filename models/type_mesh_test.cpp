@@ -53,9 +53,9 @@ class TypeOnAMesh : public testing::TestWithParam<std::string> {
       const Tensor tokens = type_.ids("tokens"), targets = type_.ids("targets");
       const Layout rows = Layout::replicated(mesh).with("dp", Shard(0));
       Metadata metadata = model->metadata(tokens.size(1));
-      const nn::SequenceCut cut({.method = nn::ContextMethod::ring,
-                                 .balancer = nn::LoadBalancer::head_tail},
-                                rows, tokens.shape(), metadata.of());
+      const nn::SequenceCut cut(
+          {.method = nn::ContextMethod::ring, .balancer = nn::LoadBalancer::head_tail}, rows,
+          tokens.shape(), metadata.of());
       for (nn::AttentionMetadata& kind : metadata.kinds) kind = cut.metadata(kind);
       const Loss loss = model->loss(cut.cut(distribute(tokens, rows)),
                                     cut.cut(distribute(targets, rows)), metadata);
@@ -85,6 +85,22 @@ TEST_P(TypeOnAMesh, TensorParallel) {
                 nn::tensor_parallel(model, mesh,
                                     model.tensor_parallel_plan({.sequence_parallel = sequence,
                                                                 .loss_parallel = sequence}));
+                fully_shard(model, mesh, {{"dp", "cp"}});
+              });
+  }
+}
+
+// Types with one and with two key heads, and with a norm over all of them.
+class FewKeyHeads : public TypeOnAMesh {};
+INSTANTIATE_TEST_SUITE_P(Types, FewKeyHeads, testing::Values("gemma3_text", "gemma2", "olmo2"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(FewKeyHeads, AreCopiedForMoreRanks) {
+  for (const bool sequence : {true, false}) {
+    expect_on(1, 4, 1, concat("tp 4", sequence ? ", sequence parallel" : ""),
+              [&](LanguageModel& model, const Mesh& mesh) {
+                nn::tensor_parallel(model, mesh,
+                                    model.tensor_parallel_plan({.sequence_parallel = sequence}));
                 fully_shard(model, mesh, {{"dp", "cp"}});
               });
   }

@@ -3,8 +3,10 @@
 #include "tessera/nn/attention.h"
 
 #include "tessera/core/message.h"
+#include "tessera/dist/dtensor.h"
 #include "tessera/kernels/assign/assign.h"
 #include "tessera/kernels/attention/attention.h"
+#include "tessera/kernels/cat/cat.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/rms_norm/rms_norm.h"
 #include "tessera/kernels/views/views.h"
@@ -20,6 +22,23 @@ namespace {
 Tensor scaled(const Tensor& q, const Tensor& scale) {
   const Tensor each = unsqueeze(unsqueeze(scale, -1), -1);  // (..., T, 1, 1)
   return cast(cast(q, scale.dtype()) * each, q.dtype());
+}
+
+// Where ranks share the heads of q and each has all of k, because there are fewer than ranks: as
+// many copies of each head as there are ranks for it, each rank with one.
+Tensor one_for_each_rank(const Tensor& k, const Tensor& q) {
+  if (!q.is_distributed()) return k;
+  const Layout to = layout_of(q);
+  Tensor shared = k;  // (B, T, Hkv, D)
+  for (const int axis : to.axes_of(2)) {
+    const auto& ranks = to.mesh().axis(axis);
+    if (layout_of(shared).placement(axis).kind == Placement::Kind::shard) continue;
+    const Shape shape = shared.shape();
+    const std::vector<Tensor> copies(static_cast<size_t>(ranks.size / shape[2]), shared);
+    shared = reshape(stack(copies, 3), {shape[0], shape[1], ranks.size, shape[3]});
+    shared = redistribute(shared, layout_of(shared).with(ranks.name, Shard(2)));
+  }
+  return shared;
 }
 
 // Queries and keys are the same tokens, except cached ones before them.
@@ -135,7 +154,10 @@ Tensor Attention::heads(const Tensor& y) const {
 Tensor Attention::prepared(const Tensor& y, const std::optional<RmsNorm>& norm,
                            const AttentionMetadata& metadata) const {
   const bool whole = norm && config_.qk_norm_whole;
-  Tensor z = heads(whole ? (*norm)(y) : y);  // (B, T, heads, D)
+  Tensor z = y;  // (B, T, heads D)
+  if (whole) z = (*norm)(y);
+  if (whole && y.is_distributed()) z = redistribute(z, layout_of(y));  // ranks keep their heads
+  z = heads(z);                                                        // (B, T, heads, D)
   if (norm && !whole) z = (*norm)(z);
   if (config_.rotary) {
     z = rope(z, metadata.cos, metadata.sin,
@@ -158,6 +180,8 @@ Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata,
   if (config_.rotary || q_norm) v = contiguous(v);
   const AttentionOptions options = options_of(metadata, config_, cache);
   if (cache && !metadata.cut) cache->append(k, v);
+  k = one_for_each_rank(k, q);
+  v = one_for_each_rank(v, q);
   const CutAttention::Options of_cut{
       .scale = config_.scale, .soft_cap = config_.soft_cap, .cache = cache};
   const Tensor y = metadata.cut ? metadata.cut->attend(q, k, v, of_cut)[0]
@@ -168,6 +192,8 @@ Tensor Attention::forward(const Tensor& x, const AttentionMetadata& metadata,
 std::vector<Tensor> Attention::project(const Tensor& x) const {
   bool apart = !config_.fused_qkv;
   for (const Linear* m : {&wq, &wk, &wv}) apart = apart || m->is_wrapped();
+  if (wq.weight.is_distributed())
+    apart = apart || layout_of(wq.weight) != layout_of(wk.weight);  // key heads are copied
   if (apart) return {wq(x), wk(x), wv(x)};
   const std::array<Tensor, 3> weights{wq.weight, wk.weight, wv.weight};
   if (!wq.bias.defined()) return fused_linear(x, weights);

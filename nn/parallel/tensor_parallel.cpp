@@ -72,7 +72,7 @@ struct Match {
   std::unordered_map<std::string, Placement> parameters;  // by path
 };
 
-Match match(Faults& faults, Module& root, const TensorParallelPlan& plan) {
+Match match(Faults& faults, Module& root, const TensorParallelPlan& plan, int64_t degree) {
   Match found;
   const std::vector<NamedModule> modules = named_modules(root);
   std::unordered_map<const Module*, const std::string*> taken;
@@ -89,7 +89,7 @@ Match match(Faults& faults, Module& root, const TensorParallelPlan& plan) {
       found.modules.emplace_back(m.module, &e.style);
       for (const NamedParameter& p : named_parameters(*m.module)) {
         for (const auto& [name, placement] : e.style.parameters) {
-          if (p.name != name) continue;
+          if (p.name != name || (e.style.units > 0 && e.style.units % degree != 0)) continue;
           found.parameters[concat(m.name, '.', name)] = placement;
           if (placement.kind == Placement::Kind::shard && placement.dim >= p.tensor.rank())
             faults.add(m.name, '.', name, ", ", p.tensor.meta(), ", has no dim ", placement.dim,
@@ -125,8 +125,8 @@ void find_sharded(Faults& faults, Module& root, Mesh mesh) {
 
 }  // namespace
 
-TensorParallelStyle column_parallel() {
-  return {.parameters = {{"weight", Shard(0)}, {"bias", Shard(0)}}};
+TensorParallelStyle column_parallel(int64_t units) {
+  return {.parameters = {{"weight", Shard(0)}, {"bias", Shard(0)}}, .units = units};
 }
 TensorParallelStyle row_parallel(Placement output) {
   return {.parameters = {{"weight", Shard(1)}}, .output = output};
@@ -175,13 +175,14 @@ void tensor_parallel(Module& root, Mesh mesh, const TensorParallelPlan& plan,
   if (!mesh.has(axis)) {
     faults.add(mesh, " has no axis ", axis);
   } else {
-    for (const auto& [name, number] : plan.divided) {
-      if (number % mesh.size(axis) != 0)
-        faults.add("the tensor parallel degree ", mesh.size(axis), " does not divide ", name, ' ',
-                   number, ": give a degree that does");
+    for (const TensorParallelPlan::Divided& d : plan.divided) {
+      if (!d.fits(mesh.size(axis)))
+        faults.add("the tensor parallel degree ", mesh.size(axis), " does not divide ", d.field,
+                   ' ', d.number, d.copied ? " and is no multiple of it" : "",
+                   ": give a degree that does");
     }
   }
-  const Match found = match(faults, root, plan);
+  const Match found = match(faults, root, plan, mesh.has(axis) ? mesh.size(axis) : 1);
   find_sharded(faults, root, mesh);
   faults.raise();
 

@@ -45,10 +45,14 @@ struct TensorParallelStyle {
   std::optional<Placement> output = {};
   /// `output` is only for calls with ids. The same module may also be the head.
   bool of_ids = false;
+  /// Above 0: the parameters are this many parts, such as heads, and replicated over a degree that
+  /// does not divide them.
+  int64_t units = 0;
 };
 
-/// A linear layer that computes a part of its outputs: the weight is sharded by rows.
-[[nodiscard]] TESSERA_API TensorParallelStyle column_parallel();
+/// A linear layer that computes a part of its outputs: the weight is sharded by rows, which are of
+/// `units` parts (0: of any).
+[[nodiscard]] TESSERA_API TensorParallelStyle column_parallel(int64_t units = 0);
 /// A linear layer that takes a part of its inputs: the weight is sharded by columns, sums are
 /// reduced to `output`. Its bias is added once.
 [[nodiscard]] TESSERA_API TensorParallelStyle row_parallel(Placement output);
@@ -68,8 +72,16 @@ struct TensorParallelPlan {
   };
   TensorParallelOptions options = {};
   std::vector<Entry> entries = {};
-  /// Numbers that the degree must divide, with the names of their fields: heads.
-  std::vector<std::pair<std::string, int64_t>> divided = {};
+  /// A number that the degree must divide, with the name of its field: heads.
+  struct Divided {
+    std::string field;
+    int64_t number = 0;
+    bool copied = false;  ///< the degree may be a multiple too: ranks have copies of a part then
+    [[nodiscard]] bool fits(int64_t degree) const {
+      return number % degree == 0 || (copied && degree % number == 0);
+    }
+  };
+  std::vector<Divided> divided = {};
 
   /// Adds an entry for each pattern.
   TESSERA_API TensorParallelPlan& add(std::initializer_list<std::string_view> patterns,

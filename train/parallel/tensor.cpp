@@ -21,10 +21,12 @@ Faults faults(const PassFacts& facts) {
   if (tp <= 1 || !facts.model) return {};
   Faults faults;
   config::collect<UsageError>(faults, [&] {  // the family may have no plan
-    for (const auto& [field, number] : facts.model->tensor_parallel_plan({}).divided) {
-      if (number % tp == 0) continue;
+    const nn::TensorParallelPlan plan = facts.model->tensor_parallel_plan({});
+    for (const auto& d : plan.divided) {
+      if (d.fits(tp)) continue;
       faults.push_back(concat("[--parallelism.tensor_parallel_degree] ", tp, " does not divide --",
-                              field, ' ', number, ": give a degree that does"));
+                              d.field, ' ', d.number, d.copied ? " and is no multiple of it" : "",
+                              ": give a degree that does"));
     }
   });
   return faults;
