@@ -96,6 +96,14 @@ bool names(std::span<const std::string> words, std::string_view field) {
       words, [&](std::string_view word) { return word.substr(0, word.find('=')) == field; });
 }
 
+// Whether the words or the file set RoPE, so that a model from a folder may have another.
+bool stretches(std::span<const std::string> words, std::string_view file) {
+  const nlohmann::ordered_json json = io::parse_json(file).value;
+  return std::ranges::any_of(
+             words, [](std::string_view word) { return word.starts_with("--model.rope_"); }) ||
+         (json.is_object() && json.value("model", json).contains("rope_scaling"));
+}
+
 // The folder of a file if it is the config.json of the run there: wherever the run was moved, and
 // whichever folder the command is called in.
 std::string run_of(const std::string& file) {
@@ -219,7 +227,9 @@ ParsedConfig read_arguments(std::span<const std::string> arguments, const Catalo
   // A run that begins with the model of another has nothing from the folder that the file names.
   if (!s.words.initial_hf && names(s.words.rest, "--checkpoint.initial_load_path"))
     s.config.initial_hf.clear();
-  if (s.held) add(hf_differences(s.config.model, *s.held, s.config.initial_hf));
+  if (s.held)
+    add(hf_differences(s.config.model, *s.held, s.config.initial_hf,
+                       stretches(s.words.rest, s.text)));
   add(s.config.conflicts());
   // A folder may give the weights or the tokenizer alone.
   std::error_code ignored;

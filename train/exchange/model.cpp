@@ -47,13 +47,13 @@ bool is_told(const models::HuggingFace& names, std::string_view path, bool rope_
 }
 
 models::HfModel model_like(const std::string& folder, const models::ModelConfig& ours,
-                           std::span<const std::string> ignored) {
+                           std::span<const std::string> ignored, bool stretched) {
   if (!ours.hugging_face())
     fail<ConfigError>("--model.name", ours.family(), " has no names of Hugging Face");
   const std::string path = config_path(folder);
   models::HfModel theirs = models::parse_hf_config(io::read_file(path, kMostConfigBytes), path,
                                                    *ours.hugging_face(), ours, ignored);
-  if (const auto faults = hf_differences(ours, theirs.config, folder); !faults.empty())
+  if (const auto faults = hf_differences(ours, theirs.config, folder, stretched); !faults.empty())
     fail<DataError>("hugging_face", folder, " holds another model: ", first_few(faults));
   return theirs;
 }
@@ -74,7 +74,7 @@ bool is_hf_folder(const std::string& folder) {
 
 std::vector<std::string> hf_differences(const models::ModelConfig& ours,
                                         const models::ModelConfig& theirs,
-                                        const std::string& folder) {
+                                        const std::string& folder, bool stretched) {
   std::vector<std::string> faults;
   models::ModelConfig here = ours, there = theirs;
   config::Fields own, other;
@@ -83,12 +83,17 @@ std::vector<std::string> hf_differences(const models::ModelConfig& ours,
   if (ours.family() != theirs.family())
     return {
         concat("[--model.name] ", ours.family(), ", but ", folder, " holds a ", theirs.family())};
+  const models::HuggingFace& names = *theirs.hugging_face();
+  if (names.simplify) names.simplify(here);
   const config::Field* scaling = other.find("model.rope_scaling");
   const bool rope_scaled = scaling && scaling->text() != "none";
   for (const config::Field& field : own.all()) {
     const std::string text = other.find(field.path)->text();
-    if (field.limits.free_on_resume || text == field.text() ||
-        !is_told(*theirs.hugging_face(), field.path, rope_scaled))
+    const bool stretch =
+        stretched && names.rope &&
+        (field.path.starts_with("model.rope_") || field.path == "model.max_seq_len");
+    if (field.limits.free_on_resume || text == field.text() || stretch ||
+        !is_told(names, field.path, rope_scaled))
       continue;
     faults.push_back(concat("[--", field.path, "] ", field.text(), ", but ", kHfConfig, " of ",
                             folder, " says ", text));
@@ -107,8 +112,8 @@ HfModelFolder::HfModelFolder(std::string folder, models::HfModel model)
 }
 
 HfModelFolder::HfModelFolder(std::string folder, const models::ModelConfig& model,
-                             std::span<const std::string> ignored)
-    : HfModelFolder(folder, model_like(folder, model, ignored)) {}
+                             std::span<const std::string> ignored, bool stretched)
+    : HfModelFolder(folder, model_like(folder, model, ignored, stretched)) {}
 
 // The same name without the prefix, or with it, or with that of the whole that it is a part of.
 std::string HfModelFolder::name_there(const std::string& theirs) const {

@@ -30,9 +30,9 @@ class TESSERA_API HfModelFolder {
   /// shape or dtype, or they are not what config.json says.
   HfModelFolder(std::string folder, models::HfModel model);
   /// The same for a model that is there already. DataError: config.json says another one, with
-  /// every field that differs.
+  /// every field that differs (hf_differences).
   HfModelFolder(std::string folder, const models::ModelConfig& model,
-                std::span<const std::string> ignored = {});
+                std::span<const std::string> ignored = {}, bool stretched = false);
 
   [[nodiscard]] const models::HfModel& model() const { return model_; }
   [[nodiscard]] const std::vector<models::NamedShape>& tensors() const { return tensors_.ours(); }
@@ -56,9 +56,11 @@ class TESSERA_API HfModelFolder {
 
 /// The family, or else the fields that config.json tells, in which `theirs`, of this folder,
 /// differs from `ours`: "[--model.dim] 64, but ... says 32". Fields that may change on resume, or
-/// that change nothing before the first step, may differ.
+/// that change nothing before the first step, may differ; RoPE and max_seq_len may too if the model
+/// is `stretched` to longer texts than it was trained on.
 [[nodiscard]] TESSERA_API std::vector<std::string> hf_differences(const models::ModelConfig& ours,
                                                                   const models::ModelConfig& theirs,
-                                                                  const std::string& folder);
+                                                                  const std::string& folder,
+                                                                  bool stretched);
 
 }  // namespace tessera::train

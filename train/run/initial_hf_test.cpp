@@ -234,6 +234,32 @@ TEST_F(InitialHuggingFace, FieldsThatAreNotKnownMayBePassedOver) {
   TESSERA_EXPECT_HOLDS(out_.str(), "without effect here: window 5");
 }
 
+// Words that set RoPE stretch the model to longer texts; without them it is the folder's.
+TEST_F(InitialHuggingFace, RopeMayBeStretched) {
+  const std::string theirs = kGoldens + "llama3";
+  const Words from{"--model.initial_hf", theirs};
+  const Words longer{"--model.max_seq_len", "256", "--training.seq_len", "128"};
+  EXPECT_EQ(run(still("a", 1, joined(from, longer))), 2);
+  TESSERA_EXPECT_HOLDS(err_.str(), "[--model.max_seq_len] 256, but");
+  for (const std::string kind : {"yarn", "linear"}) {
+    const Words stretch{"--model.rope_scaling",
+                        kind,
+                        "--model.rope_scaling_factor",
+                        "4",
+                        "--model.rope_original_max_position_embeddings",
+                        "64",
+                        "--checkpoint.last_save_in_hf"};
+    ASSERT_EQ(run(still(kind, 1, joined(from, joined(longer, stretch)))), 0) << err_.str();
+    const auto saved = nlohmann::json::parse(
+        io::read_file(path(kind + "/checkpoint/step-1/hugging_face/config.json")));
+    EXPECT_EQ(saved["rope_scaling"]["rope_type"], kind);
+    EXPECT_EQ(saved["rope_scaling"]["factor"], 4.0);
+    EXPECT_EQ(saved["max_position_embeddings"], 256);
+    // And a run goes on with it.
+    EXPECT_EQ(run({"config", "--config", path(kind + "/config.json")}), 0) << err_.str();
+  }
+}
+
 // The losses of PyTorch: the model of transformers, torch.optim.AdamW, the same rows.
 TEST_F(InitialHuggingFace, TrainsAsTorchDoes) {
   const auto golden = nlohmann::json::parse(io::read_file(kGoldens + "losses.json"));

@@ -179,7 +179,8 @@ void load_hugging_face(const std::string& folder, const RunFacts& run, RunParts&
                        const Print& print) {
   const auto start = Clock::now();
   on_all_or_none([&] {
-    const HfModelFolder from(folder, run.config.model, run.config.ignore_hf_fields);
+    const HfModelFolder from(folder, run.config.model, run.config.ignore_hf_fields,
+                             !run.config.initial_hf.empty());
     if (const auto& names = from.model().passed_over; !names.empty())
       print(fmt::format("without effect here: {} of {}", first_few(names), kHfConfig));
     from.fill(model_tensors(*parts.model));
