@@ -333,19 +333,31 @@ std::optional<Json> take_part(Json& json, const std::string& where, const Huggin
   return std::exchange(json, std::move(part));
 }
 
+// A whole may hold one of several types.
 std::pair<const Family*, const HuggingFace*> names_of(const Json& json, const std::string& where,
                                                       std::span<const Family> families) {
-  std::string known;
+  std::vector<std::string> known;
+  std::pair<const Family*, const HuggingFace*> of_whole{};
   for (const Family& f : families) {
     for (const HuggingFace* names : f.hugging_face) {
-      const std::string_view whole = names->within.model_type;
-      if (is_of_type(json, names->model_type) || (!whole.empty() && is_of_type(json, whole)))
-        return {&f, names};
-      for (const std::string_view type : {names->model_type, whole})
-        if (!type.empty()) known += concat(known.empty() ? "" : ", ", type);
+      const HfWithin& whole = names->within;
+      if (is_of_type(json, names->model_type)) return {&f, names};
+      known.emplace_back(names->model_type);
+      if (whole.model_type.empty()) continue;
+      if (std::ranges::count(known, whole.model_type) == 0) known.emplace_back(whole.model_type);
+      if (!is_of_type(json, whole.model_type)) continue;
+      const auto part = json.find(std::string(whole.field));
+      if (part != json.end() && is_of_type(*part, names->model_type)) return {&f, names};
+      if (!of_whole.first) of_whole = {&f, names};
     }
   }
-  fail_type(json, where, concat("one of ", known));
+  if (of_whole.first) return of_whole;
+  const auto type = json.find("model_type");
+  const auto near = type != json.end() && type->is_string()
+                        ? config::did_you_mean(type->get<std::string>(), known)
+                        : std::nullopt;
+  fail_type(json, where,
+            fmt::format("{}one of {}", near ? concat(*near, "? Or ") : "", fmt::join(known, ", ")));
 }
 
 Json object_of(std::string_view text, const std::string& where) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `tessera` program with two more families and a recipe for each: `own_model train --recipe
-// parallel_blocks ...`. Without arguments it trains both on its own source and checks that the
+// The `tessera` program with three more families and a recipe for each: `own_model train --recipe
+// parallel_blocks ...`. Without arguments it trains all on its own source and checks that the
 // losses fall.
+#include "arcee.h"
 #include "bigram.h"
 #include "parallel_blocks.h"
 
@@ -13,15 +14,11 @@
 using namespace tessera;
 
 // Adds the family, of one size, and a recipe of its name.
-template <class Model>
-void add(train::Catalogue& catalogue, const std::string& name, const std::string& description,
-         double lr) {
-  const std::vector<std::pair<std::string, typename Model::Config>> sizes{{"tiny", {}}};
-  const models::Family family = models::family<Model>(name, description, sizes);
+void add(train::Catalogue& catalogue, const models::Family& family, double lr) {
   catalogue.families.push_back(family);
-  catalogue.recipes.push_back({name, description + ", on bytes", [name, family, lr] {
+  catalogue.recipes.push_back({family.name, family.description + ", on bytes", [family, lr] {
                                  train::Config c;
-                                 c.recipe = name;
+                                 c.recipe = family.name;
                                  c.model = family.flavor("tiny");
                                  c.training.steps = 30;
                                  c.training.mixed_precision_param = DType::f32;
@@ -31,6 +28,12 @@ void add(train::Catalogue& catalogue, const std::string& name, const std::string
                                  c.sample.tokens = 20;
                                  return c;
                                }});
+}
+
+template <class Model>
+models::Family family_of(const std::string& name, const std::string& description) {
+  const std::vector<std::pair<std::string, typename Model::Config>> sizes{{"tiny", {}}};
+  return models::family<Model>(name, description, sizes);
 }
 
 // 0: the loss falls, and the model writes on.
@@ -47,12 +50,15 @@ int try_out(const std::string& recipe, const std::string& dump, const train::Cat
 
 int main(int argc, char** argv) {
   train::Catalogue catalogue;
-  add<own::Bigram>(catalogue, "bigram", "the next token from the last", 3e-2);
-  add<own::ParallelBlocks>(catalogue, "parallel_blocks",
-                           "a transformer whose attention and feed-forward run side by side", 3e-3);
+  add(catalogue, family_of<own::Bigram>("bigram", "the next token from the last"), 3e-2);
+  add(catalogue,
+      family_of<own::ParallelBlocks>(
+          "parallel_blocks", "a transformer whose attention and feed-forward run side by side"),
+      3e-3);
+  add(catalogue, models::family_of(own::arcee()), 3e-3);
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (!words.empty()) return train::run_program(words, catalogue);
-  for (const std::string recipe : {"bigram", "parallel_blocks"}) {
+  for (const std::string recipe : {"bigram", "parallel_blocks", "arcee"}) {
     if (const int status = try_out(recipe, concat(argv[0], "_out/", recipe), catalogue))
       return status;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mistral (Mistral AI, 2023): Llama with a window in all layers.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types.h"
+#include "tessera/models/types/types_impl.h"
 
 namespace tessera::models::types {
 
@@ -12,6 +12,10 @@ const Type& mistral() {
       .names = {.model_type = "mistral",
                 .architecture = "MistralForCausalLM",
                 .prefix = "model.",
+                .within = {.model_type = "mistral3",
+                           .field = "text_config",
+                           .prefix = "language_model.",
+                           .others = {"vision_tower.", "multi_modal_projector."}},
                 .tensors = rows(llama_modules()),
                 .tied = tied_head(),
                 .fields = joined(with_defaults(llama_fields(), {{"n_kv_heads", "8"}}),

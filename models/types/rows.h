@@ -20,8 +20,8 @@ struct Names {
 };
 
 /// The rows of weights and biases. `layers`: their name of a layer, before the point.
-std::vector<HfTensorNames> rows(const std::vector<Names>& modules,
-                                std::string_view layers = "model.layers.#");
+TESSERA_API std::vector<HfTensorNames> rows(const std::vector<Names>& modules,
+                                            std::string_view layers = "model.layers.#");
 
 template <class T> std::vector<T> joined(std::vector<T> all, const std::vector<T>& more) {
   all.insert(all.end(), more.begin(), more.end());
@@ -29,54 +29,54 @@ template <class T> std::vector<T> joined(std::vector<T> all, const std::vector<T
 }
 
 // Modules of Llama, which most types have.
-std::vector<Names> embeddings();      ///< embed_tokens, norm, lm_head
-std::vector<Names> attention();       ///< q_proj, k_proj, v_proj, o_proj, q_norm, k_norm
-std::vector<Names> gated_mlp();       ///< gate_proj, up_proj, down_proj
-std::vector<Names> norms_before();    ///< input_layernorm, post_attention_layernorm
-std::vector<Names> llama_modules();   ///< all of these
-std::vector<Names> gemma2_modules();  ///< with norms on both sides
-std::vector<Names> olmo2_modules();   ///< with norms of results
+TESSERA_API std::vector<Names> embeddings();     ///< embed_tokens, norm, lm_head
+TESSERA_API std::vector<Names> attention();      ///< q_proj, k_proj, v_proj, o_proj, q_norm, k_norm
+TESSERA_API std::vector<Names> gated_mlp();      ///< gate_proj, up_proj, down_proj
+TESSERA_API std::vector<Names> norms_before();   ///< input_layernorm, post_attention_layernorm
+TESSERA_API std::vector<Names> llama_modules();  ///< all of these
+TESSERA_API std::vector<Names> gemma2_modules();  ///< with norms on both sides
+TESSERA_API std::vector<Names> olmo2_modules();   ///< with norms of results
 /// Experts that each have their own tensors, under mlp.experts.#.
-std::vector<HfTensorNames> experts_apart();
+TESSERA_API std::vector<HfTensorNames> experts_apart();
 
 /// vocab_size, sizes of layers and heads, max_position_embeddings, rms_norm_eps and the tied
 /// embeddings; `tied`: whether they are where config.json does not say it.
-std::vector<HfField> llama_fields(std::string_view tied = "false");
+TESSERA_API std::vector<HfField> llama_fields(std::string_view tied = "false");
 /// The same of models with LayerNorm, and the name of its eps.
-std::vector<HfField> layer_norm_fields(std::string_view eps, std::string_view tied);
+TESSERA_API std::vector<HfField> layer_norm_fields(std::string_view eps, std::string_view tied);
 /// The same of models with experts in all layers, and how many there are by default.
-std::vector<HfField> experts_fields(std::string_view experts, std::string_view top_k,
-                                    std::string_view name = "num_local_experts");
-std::vector<HfField> without(std::vector<HfField> fields, std::string_view ours);
+TESSERA_API std::vector<HfField> experts_fields(std::string_view experts, std::string_view top_k,
+                                                std::string_view name = "num_local_experts");
+TESSERA_API std::vector<HfField> without(std::vector<HfField> fields, std::string_view ours);
 /// With the values, by our names, that a type of transformers takes where config.json lacks them.
-std::vector<HfField> with_defaults(
+TESSERA_API std::vector<HfField> with_defaults(
     std::vector<HfField> fields,
     const std::vector<std::pair<std::string_view, std::string_view>>& values);
 /// head_dim, which may be absent: hidden_size / num_attention_heads.
-HfField head_dim();
+TESSERA_API HfField head_dim();
 /// The same, written out.
-HfDerived whole_head_dim();
+TESSERA_API HfDerived whole_head_dim();
 /// HuggingFace::simplify of a TypeConfig.
-void simplify(ModelConfig& config);
+TESSERA_API void simplify(ModelConfig& config);
 /// sliding_window with its default; null is none.
-HfField sliding_window(std::string_view absent);
+TESSERA_API HfField sliding_window(std::string_view absent);
 /// attention_bias of queries, keys and values, and of the output.
-std::vector<HfField> attention_bias(std::string_view absent = "false");
+TESSERA_API std::vector<HfField> attention_bias(std::string_view absent = "false");
 /// Granite's factors.
-std::vector<HfField> multipliers();
+TESSERA_API std::vector<HfField> multipliers();
 /// Of routers: no bias and no capacity.
-std::vector<HfFixedOurs> plain_routing();
+TESSERA_API std::vector<HfFixedOurs> plain_routing();
 /// layer_types, and the list that follows from the other fields where it is written.
-HfField layer_types();
-HfDerived all_layer_types();
+TESSERA_API HfField layer_types();
+TESSERA_API HfDerived all_layer_types();
 /// no_rope_layers: 1 for layers with RoPE.
-HfDerived all_no_rope_layers();
+TESSERA_API HfDerived all_no_rope_layers();
 /// The activation of a type that has one, and what training alone reads.
-std::vector<HfFixed> silu();
-std::vector<HfFixed> gelu_tanh(std::string_view field);
+TESSERA_API std::vector<HfFixed> silu();
+TESSERA_API std::vector<HfFixed> gelu_tanh(std::string_view field);
 /// lm_head beside tied embeddings.
-std::vector<HfTied> tied_head();
+TESSERA_API std::vector<HfTied> tied_head();
 /// The head of a model with pairs that take turns (HuggingFace::head_dim).
-int64_t head_dim_of(const ModelConfig& config);
+TESSERA_API int64_t head_dim_of(const ModelConfig& config);
 
 }  // namespace tessera::models::types

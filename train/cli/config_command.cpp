@@ -29,12 +29,32 @@ int list_recipes(Arguments arguments, std::ostream& out, const Catalogue& catalo
   return 0;
 }
 
+// What a family can do besides training and generation on one rank and on several.
+std::vector<std::string> supported(const models::Family& f) {
+  std::vector<std::string> all;
+  try {
+    (void)f.flavors[0].make()->tensor_parallel_plan({});
+    all.emplace_back("tensor parallelism");
+  } catch (const UsageError&) {  // it has no plan
+  }
+  bool gguf = false;
+  for (const models::HuggingFace* names : f.hugging_face) {
+    all.push_back(concat("config.json of ", names->model_type));
+    if (!names->within.model_type.empty())
+      all.push_back(concat("within ", names->within.model_type));
+    gguf = gguf || names->gguf;
+  }
+  if (gguf) all.emplace_back("GGUF");
+  return all;
+}
+
 int list_models(Arguments arguments, std::ostream& out, const Catalogue& catalogue) {
   require_no_fields(arguments, "models");
   for (const models::Family& f : catalogue.families) {
     std::vector<std::string> sizes;
     for (const auto& m : f.flavors) sizes.push_back(m.flavor());
-    out << fmt::format("{:<12} {}: {}\n", f.name, f.description, fmt::join(sizes, ", "));
+    out << fmt::format("{:<12} {}: {}; {}\n", f.name, f.description, fmt::join(sizes, ", "),
+                       fmt::join(supported(f), ", "));
   }
   return 0;
 }
@@ -62,7 +82,7 @@ Command recipes_command() {
 Command models_command() {
   return {.name = "models",
           .arguments = "",
-          .summary = "list the model families and their sizes",
+          .summary = "list the model families, their sizes and what they support",
           .run = list_models,
           .help = no_fields};
 }
