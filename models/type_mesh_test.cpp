@@ -76,7 +76,7 @@ class TypeOnAMesh : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Types, TypeOnAMesh,
                          testing::Values("gemma2", "olmo2", "phi3", "cohere2", "gpt_neox",
                                          "qwen2_moe"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& of) { return of.param; });
 
 TEST_P(TypeOnAMesh, TensorParallel) {
   for (const bool sequence : {true, false}) {
@@ -93,7 +93,7 @@ TEST_P(TypeOnAMesh, TensorParallel) {
 // Types with one and with two key heads, and with a norm over all of them.
 class FewKeyHeads : public TypeOnAMesh {};
 INSTANTIATE_TEST_SUITE_P(Types, FewKeyHeads, testing::Values("gemma3_text", "gemma2", "olmo2"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& of) { return of.param; });
 
 TEST_P(FewKeyHeads, AreCopiedForMoreRanks) {
   for (const bool sequence : {true, false}) {
