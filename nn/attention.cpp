@@ -24,6 +24,16 @@ Tensor scaled(const Tensor& q, const Tensor& scale) {
   return cast(cast(q, scale.dtype()) * each, q.dtype());
 }
 
+// The norm of y (B, T, heads D), whose heads ranks may share, over all of them.
+Tensor over_all_heads(const RmsNorm& norm, const Tensor& y) {
+  if (!y.is_distributed()) return norm(y);
+  const Layout shared = layout_of(y);
+  Layout whole = shared;
+  for (const int axis : shared.axes_of(2))
+    whole = whole.with(shared.mesh().axis(axis).name, Replicate());
+  return redistribute(norm(redistribute(y, whole)), shared);
+}
+
 // Where ranks share the heads of q and each has all of k, because there are fewer than ranks: as
 // many copies of each head as there are ranks for it, each rank with one.
 Tensor one_for_each_rank(const Tensor& k, const Tensor& q) {
@@ -154,10 +164,7 @@ Tensor Attention::heads(const Tensor& y) const {
 Tensor Attention::prepared(const Tensor& y, const std::optional<RmsNorm>& norm,
                            const AttentionMetadata& metadata) const {
   const bool whole = norm && config_.qk_norm_whole;
-  Tensor z = y;  // (B, T, heads D)
-  if (whole) z = (*norm)(y);
-  if (whole && y.is_distributed()) z = redistribute(z, layout_of(y));  // ranks keep their heads
-  z = heads(z);                                                        // (B, T, heads, D)
+  Tensor z = heads(whole ? over_all_heads(*norm, y) : y);  // (B, T, heads, D)
   if (norm && !whole) z = (*norm)(z);
   if (config_.rotary) {
     z = rope(z, metadata.cos, metadata.sin,
