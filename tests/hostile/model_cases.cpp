@@ -247,7 +247,7 @@ Cases model_config_cases() {
   field("heads that do not divide", "\"num_attention_heads\": 2", "\"num_attention_heads\": 3");
   field("more key heads than heads", "\"num_key_value_heads\": 1", "\"num_key_value_heads\": 4");
   field("heads of an odd size", "\"num_attention_heads\": 2", "\"num_attention_heads\": 4");
-  field("unknown scaling", "null", R"({"rope_type": "longrope", "factor": 4})");
+  field("unknown scaling", "null", R"({"rope_type": "dynamic", "factor": 4})");
   field("scaling that is a list", "null", "[1, 2]");
   field("scaling without a factor", "null", R"({"rope_type": "llama3"})");
   field("scaling by zero", "null",

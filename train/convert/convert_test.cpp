@@ -261,9 +261,8 @@ TEST_F(HuggingFaceTest, EveryFaultOfAConfigurationIsNamed) {
                        "model_type is \"bert\", expected one of llama, gpt2, qwen3, qwen3_moe, "
                        "llama4_text, llama4");
   TESSERA_EXPECT_HOLDS(with([](Json& j) { j.erase("model_type"); }), "model_type is missing");
-  TESSERA_EXPECT_HOLDS(with([](Json& j) { j["head_dim"] = 16; }),
-                       "head_dim is 16, but the one that follows from hidden_size 32 and "
-                       "num_attention_heads 4 is 8");
+  TESSERA_EXPECT_HOLDS(with([](Json& j) { j["head_dim"] = 7; }),
+                       "[--model.head_dim] 7 is not even, but RoPE rotates pairs");
   TESSERA_EXPECT_HOLDS(with([](Json& j) { j["num_key_value_heads"] = 3; }),
                        "is not a multiple of --model.n_kv_heads 3");
   TESSERA_EXPECT_HOLDS(with([](Json& j) {
