@@ -49,13 +49,6 @@ Shape without_first(const Shape& shape) {
   return Shape(std::span<const int64_t>(shape.begin() + 1, shape.end()));
 }
 
-// The two dims of a head's pairs change places: (pair, half) of ours, (half, pair) of theirs.
-Tensor with_heads(const Tensor& x, int64_t head_dim, int64_t outer) {
-  const int64_t rest = x.numel() / x.size(0);
-  const Tensor heads = reshape(x, {x.size(0) / head_dim, outer, head_dim / outer, rest});
-  return reshape(contiguous(transpose(heads, 1, 2)), x.shape());
-}
-
 // The rows as runs: a dim of this size more.
 Tensor in_runs(const Tensor& x, int rows, int64_t run) {
   std::vector<int64_t> shape(x.shape().begin(), x.shape().end());
@@ -79,8 +72,17 @@ Tensor HfTensor::join(const std::vector<Tensor>& parts) const {
     whole = cat(parts, rows());
   }
   if (change == HfChange::transposed) whole = contiguous(transpose(whole, rows(), rows() + 1));
-  if (change == HfChange::halves) whole = with_heads(whole, head_dim, head_dim / 2);
+  if (turns_heads()) whole = with_heads(whole, false);
   return whole;
+}
+
+// The two dims of a head's pairs change places: (pair, half) where adjacent values turn, (half,
+// pair) where halves do.
+Tensor HfTensor::with_heads(const Tensor& x, bool theirs) const {
+  const int64_t rest = x.numel() / x.size(0);
+  const int64_t outer = (change == HfChange::pairs) == theirs ? head_dim / 2 : 2;
+  const Tensor heads = reshape(x, {x.size(0) / head_dim, outer, head_dim / outer, rest});
+  return reshape(contiguous(transpose(heads, 1, 2)), x.shape());
 }
 
 Tensor HfTensor::part(size_t i, const Shape& begin, const Shape& size, const HfRead& read) const {
@@ -97,7 +99,7 @@ Tensor HfTensor::part(size_t i, const Shape& begin, const Shape& size, const HfR
   } else {
     for (size_t j = 0; j < i; ++j) row += ours[j].shape[rows()];
   }
-  if (change == HfChange::halves) {
+  if (turns_heads()) {
     before = row % head_dim;
     row -= before;
     row_count = (before + row_count + head_dim - 1) / head_dim * head_dim;
@@ -108,8 +110,7 @@ Tensor HfTensor::part(size_t i, const Shape& begin, const Shape& size, const HfR
   }
   Tensor x = read(name, from, count);
   if (change == HfChange::transposed) x = transpose(x, rows(), rows() + 1);
-  if (change == HfChange::halves)
-    x = narrow(with_heads(x, head_dim, 2), rows(), before, size[rows()]);
+  if (turns_heads()) x = narrow(with_heads(x, true), rows(), before, size[rows()]);
   if (turns() > 1) {
     Shape joined = size;
     x = slice(in_runs(contiguous(x), rows(), run()), rows(), {.step = turns()});
@@ -158,8 +159,8 @@ HfTensors::HfTensors(const std::vector<HfTensorNames>& rows, std::span<const Nam
     t.change = row->change;
     t.order = row->order;
     t.experts = row->experts == HfExperts::together;
-    if (t.change == HfChange::halves || t.order == HfJoin::heads) t.head_dim = head_dim;
-    if (t.change == HfChange::halves && t.order != HfJoin::follow)
+    if (t.turns_heads() || t.order == HfJoin::heads) t.head_dim = head_dim;
+    if (t.turns_heads() && t.order != HfJoin::follow)
       fail<UsageError>("hugging_face", row->theirs, " has halves of heads that take turns");
     const bool apart = row->experts == HfExperts::apart;
     for (const std::string_view pattern : row->ours) {

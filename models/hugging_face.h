@@ -24,7 +24,8 @@ enum class HfChange : uint8_t {
   transposed,  ///< a matrix that they store as (in, out)
   /// The rows of each head: RoPE turns adjacent pairs (2i, 2i + 1) of ours and (i, i + D/2) of
   /// theirs.
-  halves
+  halves,
+  pairs  ///< the other way round
 };
 
 /// How they hold the experts of a layer, which are the first dim of our tensors.
@@ -47,7 +48,7 @@ struct HfTensorNames {
   std::vector<std::string_view> ours;
   HfChange change = HfChange::none;
   HfExperts experts = HfExperts::none;
-  HfJoin order = HfJoin::follow;  ///< not `follow`: the change is not `halves`
+  HfJoin order = HfJoin::follow;  ///< not `follow`: the change is not one of heads' rows
 };
 
 /// A number or a switch that both configurations have.
@@ -129,7 +130,7 @@ struct HuggingFace {
   /// Other values than 1 need the field partial_rotary_factor.
   double partial_rotary = 1;
   std::string_view partial_rotary_name = "partial_rotary_factor";
-  /// Size of a head, where a tensor's change is `halves` or its order `heads`.
+  /// Size of a head, where a tensor's change is of heads' rows or its order `heads`.
   int64_t (*head_dim)(const ModelConfig& config) = nullptr;
   /// Its files may hold tensors in MXFP4. (Blocks of f8_e4m3 are read in every family.)
   bool mxfp4 = false;
@@ -163,12 +164,18 @@ struct TESSERA_API HfTensor {
   /// whole heads around them.
   [[nodiscard]] Tensor part(size_t i, const Shape& begin, const Shape& size,
                             const HfRead& read) const;
+  /// Whether the rows of each head change places.
+  [[nodiscard]] bool turns_heads() const {
+    return change == HfChange::halves || change == HfChange::pairs;
+  }
   /// The dim along which ours are joined.
   [[nodiscard]] int rows() const { return experts ? 1 : 0; }
 
  private:
   /// How many of ours take turns, and how many rows each has in a turn.
   [[nodiscard]] int64_t turns() const;
+  /// Both ways: x is theirs, or it is of ours.
+  [[nodiscard]] Tensor with_heads(const Tensor& x, bool theirs) const;
   [[nodiscard]] int64_t run() const { return order == HfJoin::heads ? head_dim : 1; }
 };
 

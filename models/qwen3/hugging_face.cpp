@@ -137,7 +137,8 @@ const models::HuggingFace& hugging_face_moe() {
         .fixed = fixed(),
         .fixed_ours = {{"load_balance_coeff", "0", "expert_bias"}, {"capacity_factor", "0"}},
         .simplify = simplify,
-        .rope = true};
+        .rope = true,
+        .gguf = &gguf_moe()};
     n.fixed.push_back({"mlp_only_layers", {"[]"}});
     return n;
   }();

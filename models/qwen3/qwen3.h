@@ -19,8 +19,9 @@ using Model = models::Model<Config>;
 /// Its names in transformers: without and with experts.
 const models::HuggingFace& hugging_face();
 const models::HuggingFace& hugging_face_moe();
-/// Its names in llama.cpp, without experts.
+/// Its names in llama.cpp: the same.
 const models::Gguf& gguf();
+const models::Gguf& gguf_moe();
 
 TESSERA_API models::Family family();
 

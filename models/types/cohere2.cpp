@@ -7,6 +7,15 @@
 namespace tessera::models::types {
 
 const Type& cohere2() {
+  static const Gguf llama_cpp = gguf(
+      {.name = "cohere2",
+       .head = Has::no,
+       .windows = Windows::alike,
+       .window_pattern = 4,
+       .own = {{"logit_scale", [](const Architecture& a) { return a.embeddings.logit_scale; }}},
+       .limits = {{"heads of dim / n_heads", [](const Architecture& a) {
+                     return a.head_dim() * a.attention.n_heads == a.dim;
+                   }}}});
   static const Type type{
       .description = "Command R7B (Cohere, 2024)",
       .architecture = {.positions = {.kind = Architecture::Positions::Kind::pairs,
@@ -35,7 +44,8 @@ const Type& cohere2() {
                 .fixed = silu(),
                 .derived = {whole_head_dim(), all_layer_types()},
                 .simplify = simplify,
-                .rope = true},
+                .rope = true,
+                .gguf = &llama_cpp},
       .sizes = {{"R7B",
                  "dim=4096 n_layers=32 n_heads=32 n_kv_heads=8 ffn_dim=14336 vocab_size=256000 "
                  "max_seq_len=132096 rope_theta=5e4 logit_scale=0.25 enable_weight_tying=true"}}};

@@ -7,6 +7,7 @@
 namespace tessera::models::types {
 
 const Type& gemma() {
+  static const Gguf llama_cpp = gguf({.name = "gemma", .head = Has::no, .plus_in_norms = 1});
   static const Type type{
       .description = "Gemma (Google, 2024)",
       .architecture = {.feed_forward = {.nonlinearity = nn::Nonlinearity::gelu_tanh},
@@ -26,7 +27,8 @@ const Type& gemma() {
                           {"attention_dropout", {"0.0"}, true}},
                 .derived = {whole_head_dim()},
                 .simplify = simplify,
-                .rope = true},
+                .rope = true,
+                .gguf = &llama_cpp},
       .sizes = {{"2B",
                  "dim=2048 n_layers=18 n_heads=8 n_kv_heads=1 head_dim=256 ffn_dim=16384 "
                  "vocab_size=256000 max_seq_len=8192 enable_weight_tying=true"},

@@ -7,6 +7,20 @@
 namespace tessera::models::types {
 
 const Type& gemma2() {
+  static const Gguf llama_cpp = gguf(
+      {.name = "gemma2",
+       .head = Has::no,
+       .windows = Windows::alike,
+       .window_pattern = 2,
+       .plus_in_norms = 1,
+       .own = {{"attn_logit_softcapping",
+                [](const Architecture& a) { return a.attention.soft_cap; }},
+               {"final_logit_softcapping",
+                [](const Architecture& a) { return a.embeddings.soft_cap; }}},
+       .limits = {gemma_scores<46>(), {"soft caps of scores and logits", [](const Architecture& a) {
+                                         return a.attention.soft_cap > 0 &&
+                                                a.embeddings.soft_cap > 0;
+                                       }}}});
   static const Type type{
       .description = "Gemma 2 (Google, 2024)",
       .architecture = {.attention = {.query_pre_attn_scalar = 256, .soft_cap = 50},
@@ -32,7 +46,8 @@ const Type& gemma2() {
                 .fixed = gelu_tanh("hidden_activation"),
                 .derived = {whole_head_dim(), all_layer_types()},
                 .simplify = simplify,
-                .rope = true},
+                .rope = true,
+                .gguf = &llama_cpp},
       .sizes = {{"2B",
                  "dim=2304 n_layers=26 n_heads=8 n_kv_heads=4 head_dim=256 ffn_dim=9216 "
                  "vocab_size=256000 max_seq_len=8192 enable_weight_tying=true"},

@@ -7,6 +7,16 @@
 namespace tessera::models::types {
 
 const Type& gemma3_text() {
+  static const Gguf llama_cpp =
+      gguf({.name = "gemma3",
+            .windows = Windows::own_theta,
+            .window_pattern = 6,
+            .plus_in_norms = 1,
+            .own = {{"final_logit_softcapping",
+                     [](const Architecture& a) { return a.embeddings.soft_cap; }}},
+            .limits = {gemma_scores<62>(), {"no soft cap of scores", [](const Architecture& a) {
+                                              return a.attention.soft_cap == 0;
+                                            }}}});
   static const Type type{
       .description = "Gemma 3 (Google, 2025), text",
       .architecture = {.attention = {.qk_norm = Architecture::Attention::QkNorm::heads,
@@ -51,7 +61,8 @@ const Type& gemma3_text() {
                 .simplify = simplify,
                 .rope = true,
                 .rope_theta = 1e6,
-                .rope_local_theta = 1e4},
+                .rope_local_theta = 1e4,
+                .gguf = &llama_cpp},
       .sizes = {{"1B",
                  "dim=1152 n_layers=26 n_heads=4 n_kv_heads=1 head_dim=256 ffn_dim=6912 "
                  "vocab_size=262144 max_seq_len=32768 sliding_window=512 "

@@ -6,6 +6,7 @@
 namespace tessera::models::types {
 
 const Type& glm4() {
+  static const Gguf llama_cpp = gguf({.name = "glm4", .qkv_bias = Has::may, .fused_gated = true});
   static const Type type{
       .description = "GLM 4 (Zhipu AI, 2025)",
       .architecture = {.positions = {.kind = Architecture::Positions::Kind::pairs,
@@ -31,7 +32,8 @@ const Type& glm4() {
                 .derived = {whole_head_dim()},
                 .simplify = simplify,
                 .rope = true,
-                .partial_rotary = 0.5},
+                .partial_rotary = 0.5,
+                .gguf = &llama_cpp},
       .sizes = {{"9B",
                  "dim=4096 n_layers=40 n_heads=32 n_kv_heads=2 head_dim=128 ffn_dim=13696 "
                  "vocab_size=151552 max_seq_len=32768 norm_eps=1e-5 qkv_bias=true"}},

@@ -7,6 +7,16 @@
 namespace tessera::models::types {
 
 const Type& gpt_neox() {
+  static const Gguf llama_cpp = gguf({.name = "gptneox",
+                                      .qkv_bias = Has::must,
+                                      .output_bias = Has::must,
+                                      .ffn_bias = Has::must,
+                                      .head = Has::must,
+                                      .fused_qkv = true,
+                                      .gated = false,
+                                      .own = {{"use_parallel_residual", [](const Architecture& a) {
+                                                 return a.residual.parallel;
+                                               }}}});
   static const Type type{
       .description = "GPT-NeoX and Pythia (EleutherAI, 2022)",
       .architecture = {.attention = {.qkv_bias = true, .output_bias = true},
@@ -47,7 +57,8 @@ const Type& gpt_neox() {
                 .rope_theta_name = "rotary_emb_base",
                 .partial_rotary = 0.25,
                 .partial_rotary_name = "rotary_pct",
-                .head_dim = head_dim_of},
+                .head_dim = head_dim_of,
+                .gguf = &llama_cpp},
       .sizes = {{"1.4B",
                  "dim=2048 n_layers=24 n_heads=16 ffn_dim=8192 vocab_size=50304 max_seq_len=2048"},
                 {"20B",

@@ -6,6 +6,13 @@
 namespace tessera::models::types {
 
 const Type& granite() {
+  static const Gguf llama_cpp = gguf({.name = "granite",
+                                      .heads = HfChange::pairs,
+                                      .qkv_bias = Has::may,
+                                      .output_bias = Has::may,
+                                      .ffn_bias = Has::may,
+                                      .rope_divisors = true,
+                                      .own = gguf_multipliers()});
   static const Type type{
       .description = "Granite 3 (IBM, 2024)",
       .architecture = {.attention = {.multiplier = 1}},
@@ -18,7 +25,8 @@ const Type& granite() {
                                  {{"mlp_bias", "ffn_bias", "false"}}),
                 .fixed = silu(),
                 .simplify = simplify,
-                .rope = true},
+                .rope = true,
+                .gguf = &llama_cpp},
       .sizes = {
           {"2B",
            "dim=2048 n_layers=40 n_heads=32 n_kv_heads=8 ffn_dim=8192 vocab_size=49155 "

@@ -6,6 +6,13 @@
 namespace tessera::models::types {
 
 const Type& granitemoe() {
+  static const Gguf llama_cpp = gguf({.name = "granitemoe",
+                                      .heads = HfChange::pairs,
+                                      .qkv_bias = Has::may,
+                                      .output_bias = Has::may,
+                                      .route_norm = true,
+                                      .rope_divisors = true,
+                                      .own = gguf_multipliers()});
   static const Type type{
       .description = "Granite 3 with experts (IBM, 2024)",
       .architecture = {.attention = {.multiplier = 1}, .experts = {.moe = {.route_norm = true}}},
@@ -27,7 +34,8 @@ const Type& granitemoe() {
                 .fixed = silu(),
                 .fixed_ours = joined(plain_routing(), {{"route_norm", "true"}}),
                 .simplify = simplify,
-                .rope = true},
+                .rope = true,
+                .gguf = &llama_cpp},
       .sizes = {{"1B-A400M",
                  "dim=1024 n_layers=24 n_heads=16 n_kv_heads=8 moe_inter_dim=512 num_experts=32 "
                  "top_k=8 vocab_size=49155 max_seq_len=4096 embedding_multiplier=12 "

@@ -6,6 +6,12 @@
 namespace tessera::models::types {
 
 const Type& mistral() {
+  static const Gguf llama_cpp = gguf({.name = "llama",
+                                      .heads = HfChange::pairs,
+                                      .qkv_bias = Has::may,
+                                      .output_bias = Has::may,
+                                      .ffn_bias = Has::may,
+                                      .rope_divisors = true});
   static const Type type{
       .description = "Mistral (Mistral AI, 2023)",
       .architecture = {.spans = {.sliding_window = 4096}},
@@ -23,7 +29,8 @@ const Type& mistral() {
                 .fixed = silu(),
                 .derived = {whole_head_dim()},
                 .simplify = simplify,
-                .rope = true},
+                .rope = true,
+                .gguf = &llama_cpp},
       .sizes = {{"7B",
                  "dim=4096 n_layers=32 n_heads=32 n_kv_heads=8 ffn_dim=14336 vocab_size=32000 "
                  "max_seq_len=32768 sliding_window=4096"}}};

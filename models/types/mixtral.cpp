@@ -7,6 +7,13 @@
 namespace tessera::models::types {
 
 const Type& mixtral() {
+  static const Gguf llama_cpp = gguf({.name = "llama",
+                                      .heads = HfChange::pairs,
+                                      .qkv_bias = Has::may,
+                                      .output_bias = Has::may,
+                                      .ffn_bias = Has::may,
+                                      .route_norm = true,
+                                      .rope_divisors = true});
   static const Type type{
       .description = "Mixtral (Mistral AI, 2024)",
       .architecture = {.experts = {.moe = {.route_norm = true}}},
@@ -34,7 +41,8 @@ const Type& mixtral() {
                 .derived = {whole_head_dim()},
                 .simplify = simplify,
                 .rope = true,
-                .rope_theta = 1e6},
+                .rope_theta = 1e6,
+                .gguf = &llama_cpp},
       .sizes = {{"8x7B",
                  "dim=4096 n_layers=32 n_heads=32 n_kv_heads=8 moe_inter_dim=14336 num_experts=8 "
                  "top_k=2 vocab_size=32000 max_seq_len=32768 rope_theta=1e6"}}};

@@ -6,6 +6,12 @@
 namespace tessera::models::types {
 
 const Type& olmoe() {
+  static const Gguf llama_cpp =
+      gguf({.name = "olmoe",
+            .head = Has::must,
+            .limits = {{"as many heads of keys as of queries", [](const Architecture& a) {
+                          return a.attention.n_heads == a.attention.n_kv_heads;
+                        }}}});
   static const Type type{
       .description = "OLMoE (Ai2, 2024)",
       .architecture = {.attention = {.qk_norm = Architecture::Attention::QkNorm::whole}},
@@ -22,7 +28,8 @@ const Type& olmoe() {
                 .fixed = joined(silu(), {{"clip_qkv", {"null"}}}),
                 .fixed_ours = plain_routing(),
                 .simplify = simplify,
-                .rope = true},
+                .rope = true,
+                .gguf = &llama_cpp},
       .sizes = {{"1B-7B",
                  "dim=2048 n_layers=16 n_heads=16 n_kv_heads=16 moe_inter_dim=1024 num_experts=64 "
                  "top_k=8 vocab_size=50304 max_seq_len=4096"}}};

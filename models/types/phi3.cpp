@@ -7,6 +7,8 @@
 namespace tessera::models::types {
 
 const Type& phi3() {
+  static const Gguf llama_cpp =
+      gguf({.name = "phi3", .fused_qkv = true, .fused_gated = true, .longrope = true});
   static const Type type{
       .description = "Phi 3 and Phi 4 (Microsoft, 2024)",
       .architecture = {},
@@ -25,7 +27,8 @@ const Type& phi3() {
                 .fixed =
                     joined(silu(), {{"embd_pdrop", {"0.0"}, true}, {"resid_pdrop", {"0.0"}, true}}),
                 .simplify = simplify,
-                .rope = true},
+                .rope = true,
+                .gguf = &llama_cpp},
       .sizes = {{"mini",
                  "dim=3072 n_layers=32 n_heads=32 n_kv_heads=32 ffn_dim=8192 vocab_size=32064 "
                  "max_seq_len=4096 sliding_window=2047"}},

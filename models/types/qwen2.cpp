@@ -7,6 +7,7 @@
 namespace tessera::models::types {
 
 const Type& qwen2() {
+  static const Gguf llama_cpp = gguf({.name = "qwen2", .qkv_bias = Has::must});
   static const Type type{
       .description = "Qwen 2 and Qwen 2.5 (Alibaba, 2024)",
       .architecture = {.attention = {.qkv_bias = true}, .spans = {.use_sliding_window = false}},
@@ -23,7 +24,8 @@ const Type& qwen2() {
                 .fixed = silu(),
                 .derived = {all_layer_types()},
                 .simplify = simplify,
-                .rope = true},
+                .rope = true,
+                .gguf = &llama_cpp},
       .sizes = {{"0.5B",
                  "dim=896 n_layers=24 n_heads=14 n_kv_heads=2 ffn_dim=4864 vocab_size=151936 "
                  "max_seq_len=32768 rope_theta=1e6 enable_weight_tying=true"},

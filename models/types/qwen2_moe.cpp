@@ -6,6 +6,8 @@
 namespace tessera::models::types {
 
 const Type& qwen2_moe() {
+  static const Gguf llama_cpp =
+      gguf({.name = "qwen2moe", .qkv_bias = Has::may, .head = Has::must, .expert_length = true});
   static const Type type{
       .description = "Qwen1.5-MoE and Qwen2-MoE (Alibaba, 2024)",
       .architecture = {.attention = {.qkv_bias = true},
@@ -39,7 +41,8 @@ const Type& qwen2_moe() {
                 .fixed_ours = plain_routing(),
                 .derived = {all_layer_types()},
                 .simplify = simplify,
-                .rope = true},
+                .rope = true,
+                .gguf = &llama_cpp},
       .sizes = {{"A2.7B",
                  "dim=2048 n_layers=24 n_heads=16 n_kv_heads=16 ffn_dim=5632 vocab_size=151936 "
                  "max_seq_len=8192 num_experts=60 top_k=4 moe_inter_dim=1408 "

@@ -190,6 +190,17 @@ std::vector<HfTied> tied_head() {
   return {{"lm_head.weight", "model.embed_tokens.weight", "tie_word_embeddings"}};
 }
 
+Gguf gguf(const GgufArchitecture& parts) {
+  return gguf_of(parts, [](const ModelConfig& c) -> Architecture { return c.as<TypeConfig>(); });
+}
+
+std::vector<GgufOwn> gguf_multipliers() {
+  return {{"embedding_scale", [](const Architecture& a) { return a.embeddings.multiplier; }},
+          {"residual_scale", [](const Architecture& a) { return a.residual.multiplier; }},
+          {"logit_scale", [](const Architecture& a) { return a.embeddings.logits_scaling; }},
+          {"attention.scale", [](const Architecture& a) { return a.attention.multiplier; }}};
+}
+
 int64_t head_dim_of(const ModelConfig& config) { return config.as<TypeConfig>().head_dim(); }
 
 }  // namespace tessera::models::types

@@ -3,6 +3,7 @@
 // have the same names on both sides, and fields of config.json.
 #pragma once
 
+#include "tessera/models/gguf.h"
 #include "tessera/models/type.h"
 
 #include <string_view>
@@ -76,6 +77,24 @@ TESSERA_API std::vector<HfFixed> silu();
 TESSERA_API std::vector<HfFixed> gelu_tanh(std::string_view field);
 /// lm_head beside tied embeddings.
 TESSERA_API std::vector<HfTied> tied_head();
+
+// Tables for llama.cpp.
+using Has = GgufArchitecture::Has;
+using Windows = GgufArchitecture::Windows;
+TESSERA_API Gguf gguf(const GgufArchitecture& parts);
+/// Gemma's attention scores are divided by the root of head_dim, in the model with so many layers
+/// by that of dim / n_heads.
+template <int64_t kLayers> GgufLimit gemma_scores() {
+  return {"attention scores over the root of head_dim, in its largest model of dim / n_heads",
+          [](const Architecture& a) {
+            const int64_t size = a.n_layers == kLayers ? a.dim / a.attention.n_heads : a.head_dim();
+            const double scalar = a.attention.query_pre_attn_scalar;
+            return (scalar > 0 ? scalar : static_cast<double>(a.head_dim())) ==
+                   static_cast<double>(size);
+          }};
+}
+TESSERA_API std::vector<GgufOwn> gguf_multipliers();
+
 /// The head of a model with pairs that take turns (HuggingFace::head_dim).
 TESSERA_API int64_t head_dim_of(const ModelConfig& config);
 

@@ -6,6 +6,12 @@
 namespace tessera::models::types {
 
 const Type& smollm3() {
+  static const Gguf llama_cpp =
+      gguf({.name = "smollm3",
+            .heads = HfChange::pairs,
+            .limits = {{"RoPE in all but every fourth layer", [](const Architecture& a) {
+                          return a.positions.nope_layer_interval == 4;
+                        }}}});
   static const Type type{
       .description = "SmolLM 3 (Hugging Face, 2025)",
       .architecture = {.positions = {.nope_layer_interval = 4},
@@ -26,7 +32,8 @@ const Type& smollm3() {
                 .derived = {all_layer_types(), all_no_rope_layers()},
                 .simplify = simplify,
                 .rope = true,
-                .rope_theta = 2e6},
+                .rope_theta = 2e6,
+                .gguf = &llama_cpp},
       .sizes = {{"3B",
                  "dim=2048 n_layers=36 n_heads=16 n_kv_heads=4 ffn_dim=11008 vocab_size=128256 "
                  "max_seq_len=65536 rope_theta=5e6 enable_weight_tying=true"}}};

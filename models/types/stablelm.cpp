@@ -7,6 +7,7 @@
 namespace tessera::models::types {
 
 const Type& stablelm() {
+  static const Gguf llama_cpp = gguf({.name = "stablelm", .qkv_bias = Has::may, .head = Has::must});
   static const Type type{
       .description = "StableLM (Stability AI, 2023)",
       .architecture = {.positions = {.partial_rotary_factor = 0.25},
@@ -25,7 +26,8 @@ const Type& stablelm() {
                                 {{"qk_layernorm", {"false"}}, {"hidden_dropout", {"0.0"}, true}}),
                 .simplify = simplify,
                 .rope = true,
-                .partial_rotary = 0.25},
+                .partial_rotary = 0.25,
+                .gguf = &llama_cpp},
       .sizes = {{"3B",
                  "dim=2560 n_layers=32 n_heads=32 n_kv_heads=32 ffn_dim=6912 vocab_size=50304 "
                  "max_seq_len=4096"}},

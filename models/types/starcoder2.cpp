@@ -6,6 +6,11 @@
 namespace tessera::models::types {
 
 const Type& starcoder2() {
+  static const Gguf llama_cpp = gguf({.name = "starcoder2",
+                                      .qkv_bias = Has::may,
+                                      .output_bias = Has::must,
+                                      .ffn_bias = Has::must,
+                                      .gated = false});
   static const Type type{
       .description = "StarCoder 2 (BigCode, 2024)",
       .architecture = {.attention = {.qkv_bias = true, .output_bias = true},
@@ -30,7 +35,8 @@ const Type& starcoder2() {
                 .fixed = joined(gelu_tanh("hidden_act"), {{"residual_dropout", {"0.0"}, true},
                                                           {"embedding_dropout", {"0.0"}, true}}),
                 .simplify = simplify,
-                .rope = true},
+                .rope = true,
+                .gguf = &llama_cpp},
       .sizes = {{"3B",
                  "dim=3072 n_layers=30 n_heads=24 n_kv_heads=2 ffn_dim=12288 vocab_size=49152 "
                  "max_seq_len=16384 sliding_window=4096 rope_theta=999999.4420358813 "

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Queries and keys are stored as ours are: llama.cpp turns adjacent pairs too.
+// The tensors of a checkpoint under the names of llama.cpp, and what its table says beside them.
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
@@ -23,6 +23,12 @@ namespace fs = std::filesystem;
 uint32_t file_type(GgufType type) {
   return type == GgufType::f32 ? 0 : type == GgufType::q8_0 ? 7 : 32;
 }
+
+using KeyValue = decltype(GgufKey::value);
+KeyValue key_value(int64_t size) { return static_cast<uint32_t>(size); }
+KeyValue key_value(double number) { return static_cast<float>(number); }
+KeyValue key_value(bool on) { return on; }
+KeyValue key_value(const std::string& word) { return word; }
 
 std::string bytes_as(const Tensor& x, GgufType type) {
   const Tensor values = contiguous(cast(x, type == GgufType::bf16 ? DType::bf16 : DType::f32));
@@ -57,9 +63,7 @@ uint64_t export_gguf(const GgufOptions& o, const Catalogue& catalogue, const War
   if (o.type == GgufType::q8_0) keys.push_back({"general.quantization_version", uint32_t{2}});
   for (const auto& [key, value] : names->values(config)) {
     const std::string name = concat(architecture, '.', key);
-    if (const auto* size = std::get_if<int64_t>(&value))
-      keys.push_back({name, static_cast<uint32_t>(*size)});
-    else keys.push_back({name, static_cast<float>(std::get<double>(value))});
+    keys.push_back({name, std::visit([](const auto& v) { return key_value(v); }, value)});
   }
   const auto tokenizer = model.tokenizer ? model.tokenizer : open_tokenizer(model.config);
   const GgufMarks marks = gguf_marks(model.config.special_tokens, *tokenizer,
@@ -74,17 +78,18 @@ uint64_t export_gguf(const GgufOptions& o, const Catalogue& catalogue, const War
         "this");
   keys.insert(keys.end(), of_tokenizer.begin(), of_tokenizer.end());
 
-  const models::HfTensors all(names->tensors, models::tensors_of(config), 0);
+  const models::HfTensors all = models::gguf_tensors(*names, config);
   std::vector<GgufTensor> tensors;
   std::vector<std::string> wide;
   for (const models::HfTensor& t : all.all()) {
+    const Shape shape = models::gguf_shape(t.shape);
     GgufType type =
-        t.shape.rank() < 2 || models::matches_any(t.name, names->in_f32) ? GgufType::f32 : o.type;
-    if (type == GgufType::q8_0 && t.shape[t.shape.rank() - 1] % kQ8Block != 0) {
+        shape.rank() < 2 || models::matches_any(t.name, names->in_f32) ? GgufType::f32 : o.type;
+    if (type == GgufType::q8_0 && shape[shape.rank() - 1] % kQ8Block != 0) {
       type = GgufType::f32;
       wide.push_back(t.name);
     }
-    tensors.push_back({t.name, type, t.shape});
+    tensors.push_back({t.name, type, shape});
   }
   if (!wide.empty())
     note(concat("in f32, since their rows are no multiple of ", kQ8Block, ": ", first_few(wide)));
@@ -97,7 +102,10 @@ uint64_t export_gguf(const GgufOptions& o, const Catalogue& catalogue, const War
   write_gguf(o.out, keys, tensors, [&](size_t i) {
     std::string data;
     if (i < all.all().size()) {
-      data = bytes_as(read_joined(model.reader(), all.all()[i]), tensors[i].type);
+      const models::HfTensor& t = all.all()[i];
+      const Tensor values = read_joined(model.reader(), t);
+      const double plus = models::gguf_plus(*names, t.name);
+      data = bytes_as(plus == 0 ? values : cast(values, DType::f32) + plus, tensors[i].type);
     } else {
       const std::vector<float>& values = tables[i - all.all().size()].values;
       data.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
