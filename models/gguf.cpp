@@ -98,7 +98,7 @@ std::vector<HfTensorNames> rows_of(const GgufArchitecture& g) {
 
 void expect(const GgufArchitecture& g, std::string_view part, Has has, bool there) {
   if (there ? has == Has::no : has == Has::must)
-    refuse("llama.cpp's ", g.name, there ? " has no " : " needs ", part);
+    refuse("llama.cpp's ", g.name, there ? " has no " : " needs a ", part);
 }
 
 void expect_parts(const GgufArchitecture& g, const Architecture& a) {
@@ -114,7 +114,7 @@ void expect_parts(const GgufArchitecture& g, const Architecture& a) {
   if (a.experts.moe.load_balance_coeff != 0 || a.experts.moe.capacity_factor != 0)
     refuse("llama.cpp's ", g.name, " has no biases and no capacity of experts");
   if (a.experts.moe.route_norm != g.route_norm)
-    refuse("llama.cpp's ", g.name, " expects route_norm ", g.route_norm);
+    refuse("llama.cpp's ", g.name, " expects route_norm ", g.route_norm ? "true" : "false");
 }
 
 bool has_windows(const Architecture& a) {
@@ -128,8 +128,8 @@ int64_t pattern_of(const GgufArchitecture& g, const Architecture& a) {
   for (int64_t n : {g.window_pattern, int64_t{0}, int64_t{1}}) {
     for (; n <= a.n_layers; ++n) {
       int64_t i = 0;
-      while (i < a.n_layers && (a.span(i) == Architecture::Span::window) ==
-                                   (n == 0 || i % n < n - 1))
+      while (i < a.n_layers &&
+             (a.span(i) == Architecture::Span::window) == (n == 0 || i % n < n - 1))
         ++i;
       if (i == a.n_layers) return n;
     }
@@ -157,15 +157,15 @@ void add_scaling(std::vector<GgufValue>& v, const GgufArchitecture& g, const Rop
     v.push_back({"rope.scaling.attn_factor", rope_attention_factor(s)});
     return;
   }
-  // llama.cpp rounds to whole pairs, and its factor of cos and sin follows from the scaling's.
-  const bool plain = s.kind == Kind::yarn && s.truncate && g.windows == Windows::none &&
+  // llama.cpp reads no betas, rounds to whole pairs, and its factor of cos and sin follows from the
+  // scaling's.
+  const bool plain = s.kind == Kind::yarn && s.beta_fast == 32 && s.beta_slow == 1 && s.truncate &&
+                     g.windows == Windows::none &&
                      std::abs(rope_attention_factor(s) - 1 - 0.1 * std::log(s.factor)) < 1e-6;
   if (plain) {
     v.push_back({"rope.scaling.type", std::string("yarn")});
     v.push_back({"rope.scaling.factor", s.factor});
     v.push_back({"rope.scaling.original_context_length", s.original_max_position});
-    v.push_back({"rope.scaling.yarn_beta_fast", s.beta_fast});
-    v.push_back({"rope.scaling.yarn_beta_slow", s.beta_slow});
     return;
   }
   if (s.kind != Kind::linear)
@@ -197,7 +197,7 @@ std::vector<GgufValue> values_of(const GgufArchitecture& g, const Architecture& 
       {"block_count", a.n_layers},
       {"feed_forward_length", experts ? a.experts.moe.moe_inter_dim : a.feed_forward.dim},
       {"attention.head_count", a.attention.n_heads},
-      {"attention.head_count_kv", a.attention.n_kv_heads},
+      {"attention.head_count_kv", a.kv_heads()},
       {"attention.key_length", a.head_dim()},
       {"attention.value_length", a.head_dim()},
       {a.norm.kind == nn::Norm::Kind::rms ? "attention.layer_norm_rms_epsilon"

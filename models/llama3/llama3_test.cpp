@@ -160,10 +160,12 @@ TEST_F(Llama3Test, InF64GradientsAreThoseOfDifferences) {
 
 TEST_F(Llama3Test, ScalingThatGgufCannotSayIsNamed) {
   Config yarn = kTiny;
-  yarn.rope_scaling.kind = RopeScaling::Kind::yarn;
-  EXPECT_EQ(test::error_of<ValueError>(
-                [&] { (void)gguf().tables(models::ModelConfig::of<Model>("llama3", "", yarn)); }),
-            "[gguf] this rope_scaling cannot be expressed: expected none or llama");
+  yarn.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .truncate = false};
+  EXPECT_EQ(
+      test::error_of<ValueError>(
+          [&] { (void)gguf().values(models::ModelConfig::of<Model>("llama3", "", yarn)); }),
+      "[gguf] this rope_scaling cannot be expressed: llama.cpp's llama has none, linear, plain "
+      "yarn, llama");
 }
 
 TEST_F(Llama3Test, BadInputIsNamed) {

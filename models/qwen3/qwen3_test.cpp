@@ -243,8 +243,6 @@ TEST_F(Qwen3Test, ARouterThatFailsIsNamed) {
 }
 
 TEST_F(Qwen3Test, WhatOtherFormatsCannotSayIsNamed) {
-  Config yarn = kTiny;
-  yarn.rope_scaling.kind = RopeScaling::Kind::yarn;
   const auto config = [](const Config& c) {
     return models::ModelConfig::of<Model>("qwen3", "", c);
   };
@@ -252,8 +250,12 @@ TEST_F(Qwen3Test, WhatOtherFormatsCannotSayIsNamed) {
     return test::error_of<ValueError>(
         [&] { (void)models::hf_config(hugging_face(), config(c), DType::f32, {}); });
   };
-  EXPECT_EQ(test::error_of<ValueError>([&] { (void)gguf().values(config(yarn)); }),
-            "[gguf] this rope_scaling cannot be expressed: expected none");
+  Config divided = kTiny;
+  divided.rope_scaling.kind = RopeScaling::Kind::llama3;
+  EXPECT_EQ(
+      test::error_of<ValueError>([&] { (void)gguf().values(config(divided)); }),
+      "[gguf] this rope_scaling cannot be expressed: llama.cpp's qwen3 has none, linear, plain "
+      "yarn");
   EXPECT_EQ(hf_error(tiny_moe()),
             "[hugging_face] num_experts 6 cannot be expressed in config.json of qwen3: expected 0");
 }

@@ -10,7 +10,7 @@ const Type& olmoe() {
       gguf({.name = "olmoe",
             .head = Has::must,
             .limits = {{"as many heads of keys as of queries", [](const Architecture& a) {
-                          return a.attention.n_heads == a.attention.n_kv_heads;
+                          return a.attention.n_heads == a.kv_heads();
                         }}}});
   static const Type type{
       .description = "OLMoE (Ai2, 2024)",

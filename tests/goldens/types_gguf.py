@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares the GGUF files of `tessera export-gguf` with what others make of the same models: the tiny
-ones of types/, changed as types_gguf.json says, with weights by the formula of model_types.py.
+ones of types/ (a case's first word), changed as types_gguf.json says, with weights by the formula of model_types.py.
 Needs: pip install torch transformers==5.24.0 gguf xllamacpp
 
     python3 tests/goldens/types_gguf.py build/ci/bin/tessera             # all types
@@ -22,20 +22,18 @@ import tempfile
 import gguf
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from model_types import SINGLE, load, stored, text, u  # computes in f64 from here on
 from transformers import AutoConfig, AutoModelForCausalLM
 
 HERE = pathlib.Path(__file__).parent
 CHANGES = json.loads((HERE / "types_gguf.json").read_text())
-# transformers takes what it reads as the key and value heads of these from its defaults.
 PAIRS = {"llama", "granite", "granitemoe", "smollm3"}  # architectures that turn adjacent pairs
-PAIRS_IN_TYPE = {"glm4", "cohere2"}                    # types that do so themselves
 
 
 def make(name, folder):
-    golden = json.loads((HERE / "types" / f"{name}.json").read_text())
+    golden = json.loads((HERE / "types" / f"{name.split()[0]}.json").read_text())
     config = golden["config"][0] | CHANGES[name]
     config = {k: v for k, v in config.items() if k not in CHANGES[name] or v is not None}
     (folder / "config.json").write_text(json.dumps(config))
@@ -48,6 +46,10 @@ def make(name, folder):
         centre = 1 if key.endswith("norm.weight") and not gemma else 0
         drawn[key] = (scale * u(key, list(x.shape)) + centre).to(SINGLE).contiguous()
     save_file(drawn, folder / "model.safetensors", {"format": "pt"})
+    # The same values in f64, which is what torch.float32 is here.
+    (folder / "wide").mkdir()
+    save_file({key: x.to(torch.float64) for key, x in drawn.items()},
+              folder / "wide" / "model.safetensors", {"format": "pt"})
     return config, {key: x.numpy() for key, x in drawn.items()}
 
 
@@ -100,6 +102,22 @@ def compare_tensors(reader, config, weights):
     return len(seen)
 
 
+class TheirGelu(torch.nn.Module):
+    """The tanh approximation, from a table of f16."""
+
+    def forward(self, x):
+        wide = x.to(torch.float16).to(torch.float64)
+        y = torch.nn.functional.gelu(wide, approximate="tanh").to(torch.float16).to(torch.float64)
+        return torch.where(x.abs() < 10, y, x.clamp(min=0))
+
+
+def with_their_gelu(model):
+    for module in model.modules():
+        for name in ("act_fn", "act"):
+            if hasattr(module, name):
+                setattr(module, name, TheirGelu())
+
+
 def distance(a, b):
     return ((a - b).norm() / b.norm()).item()
 
@@ -110,10 +128,15 @@ def logits_of_transformers(file, config, tokens):
     arch = gguf.GGUFReader(file).get_field("general.architecture").contents()
     if arch not in {a.replace("_", "") for a in GGUF_SUPPORTED_ARCHITECTURES}:
         return None
+    if arch == "llama":
+        if "num_local_experts" in config:  # it knows dense ones alone
+            return None
+        config = config | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
     (file.parent / "config.json").write_text(json.dumps(config))
     model, info = AutoModelForCausalLM.from_pretrained(
         file.parent, gguf_file=file.name, config=AutoConfig.from_pretrained(file.parent),
-        dtype=torch.float64, attn_implementation="eager", output_loading_info=True)
+        dtype=torch.float64, attn_implementation="eager", experts_implementation="eager",
+        output_loading_info=True)
     assert not any(info.values()), info
     with torch.no_grad():
         return model.double().eval()(tokens).logits
@@ -128,9 +151,10 @@ def with_vocabulary(file, out, n):
             writer.add_key_value(key, field.contents(), field.types[0])
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
-    writer.add_token_list(["<unk>", "<s>", "</s>"] + [f"w{i}" for i in range(3, n)])
+    marks = ["<unk>", "<s>", "</s>", "<|endoftext|>"]
+    writer.add_token_list(marks + [f"w{i}" for i in range(len(marks), n)])
     writer.add_token_scores([0.0] * n)
-    writer.add_token_types([2, 3, 3] + [1] * (n - 3))
+    writer.add_token_types([2, 3, 3, 3] + [1] * (n - 4))
     for t in reader.tensors:
         writer.add_tensor(t.name, t.data)
     writer.write_header_to_file()
@@ -155,9 +179,8 @@ for prompt in json.loads(sys.argv[2]):
     answer = server.handle_completions({"prompt": prompt, "n_predict": 1, "n_probs": 1000,
                                         "temperature": 1.0, "cache_prompt": False})
     answer = answer if isinstance(answer, dict) else json.loads(answer)
-    if "completion_probabilities" not in answer:
-        sys.exit(json.dumps(answer))
-    out.append({p["id"]: p["logprob"] for p in answer["completion_probabilities"][0]["top_logprobs"]})
+    top = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+    out.append({p["id"]: p["logprob"] for p in top})
 print("RESULT" + json.dumps(out))
 """
 
@@ -173,7 +196,7 @@ def logprobs_of_llama_cpp(file, prompts, context):
 def compare_llama_cpp(file, config, reference, tokens):
     arch = file_value(file, "general.architecture")
     context = int(file_value(file, f"{arch}.context_length"))
-    lengths = [n for n in (1, 3, 4, 5, 9, tokens.shape[1]) if n <= context]
+    lengths = [n for n in (1, 3, 4, 5, 9, tokens.shape[1]) if n < context]
     rows = logprobs_of_llama_cpp(file, [tokens[0, :n].tolist() for n in lengths], context)
     worst = 0.0
     for n, row in zip(lengths, rows):
@@ -204,7 +227,7 @@ def compare_text(name, reader):
     """The committed lines of the case are of this file."""
     lines = (HERE / "types_gguf.txt").read_text().split("\n")
     at = next(i for i, line in enumerate(lines) if line.startswith(name + ": "))
-    arch = lines[at].split()[1]
+    arch = lines[at].split(": ")[1]
     mine = [line.strip() for line in lines[at + 1:]]
     mine = mine[:next(i for i, line in enumerate(mine) if line.startswith("and "))]
     tensors = {t.name: t for t in reader.tensors}
@@ -213,7 +236,7 @@ def compare_text(name, reader):
         if words[1:2] == ["="]:
             value = reader.get_field(f"{arch}.{words[0]}").contents()
             same = str(value) == words[2] if isinstance(value, str) else abs(
-                float({"true": 1, "false": 0}.get(words[2], words[2])) - float(value)) <= 1e-6 * abs(value)
+                float({"true": 1, "false": 0}.get(words[2], words[2])) - float(value)) <= 1e-5 * abs(value)
             assert same, (line, value)
         elif not words[0].startswith("rope_"):
             data = tensors[words[0]].data
@@ -234,20 +257,27 @@ def check(name, tessera):
             subprocess.run([tessera, *map(str, words)], check=True, capture_output=True)
         reader = gguf.GGUFReader(file)
         said = [f"{compare_tensors(reader, config, weights)} tensors"]
-        model, wrong = load(folder / "hf", config)
+        model, wrong = load(folder / "hf" / "wide", config)
         assert not wrong, wrong
         tokens = text("tokens")
         with torch.no_grad():
             reference = model(tokens).logits
         theirs = logits_of_transformers(file, config, tokens)
-        said.append("not read by transformers" if theirs is None else
-                    f"transformers {distance(theirs, reference):.1e}")
+        # In windows that the file does not speak of all tokens see each other up to its context.
+        context = file_value(file, f"{file_value(file, 'general.architecture')}.context_length")
+        far = 0.0 if theirs is None else distance(theirs[:, :context], reference[:, :context])
+        said.append("not read by transformers" if theirs is None else f"transformers {far:.1e}")
+        if "gelu" in json.dumps(config):
+            with_their_gelu(model)
+            with torch.no_grad():
+                reference = model(tokens).logits
         with_vocabulary(file, folder / "v.gguf", config["vocab_size"])
         worst, lengths = compare_llama_cpp(folder / "v.gguf", config, reference, tokens)
         said.append(f"llama.cpp {worst:.1e} at {lengths}")
-        if (HERE / "types_gguf.txt").exists(): said.append(f"{compare_text(name, reader)} lines")
+        said.append(f"{compare_text(name, reader)} lines")
         print(name, *said, sep="; ", flush=True)
-        return (theirs is None or distance(theirs, reference) < 1e-5) and worst < 1e-3
+        # A rounding to f16 may fall the other way.
+        return far < 1e-5 and worst < (2e-3 if "gelu" in json.dumps(config) else 1e-4)
 
 
 if __name__ == "__main__":

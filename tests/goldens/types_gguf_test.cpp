@@ -27,10 +27,15 @@ const std::string kFolder = "tests/goldens/";
 
 class TypesGguf : public testing::Test {
  protected:
-  // The tiny model of a case, with these fields of its config.json changed; null takes one out.
+  // The tiny model of a case, whose first word is a file's, with these fields of its config.json
+  // changed; null takes one out.
   [[nodiscard]] models::HfModel read(const std::string& name, const Json& changes) const {
-    Json config = Json::parse(std::ifstream(kFolder + "types/" + name + ".json"))["config"][0];
-    config.merge_patch(changes);
+    const std::string file = name.substr(0, name.find(' '));
+    Json config = Json::parse(std::ifstream(kFolder + "types/" + file + ".json"))["config"][0];
+    for (const auto& [field, value] : changes.items()) {
+      config.erase(field);
+      if (!value.is_null()) config[field] = value;
+    }
     return models::parse_hf_config(config.dump(), "config.json", models::families());
   }
   [[nodiscard]] std::string refusal(const std::string& name, const Json& changes) const {
@@ -82,7 +87,8 @@ std::string tensors_text(const models::Gguf& gguf, const models::HfModel& m) {
   std::string text;
   uint32_t others = 0;
   int64_t count = 0;
-  for (const models::HfTensor& t : models::gguf_tensors(gguf, m.config).all()) {
+  const models::HfTensors tensors = models::gguf_tensors(gguf, m.config);
+  for (const models::HfTensor& t : tensors.all()) {
     std::vector<Tensor> parts;
     for (const models::NamedShape& part : t.ours) parts.push_back(ours.at(part.name));
     const double plus = models::gguf_plus(gguf, t.name);
@@ -114,6 +120,43 @@ TEST_F(TypesGguf, AreAsCompared) {
     text += tensors_text(gguf, m);
   }
   test::expect_golden(kFolder + "types_gguf.txt", text);
+}
+
+TEST_F(TypesGguf, WhatLlamaCppHasNoPlaceForIsRefused) {
+  const auto changed = [&](const std::string& name, const Json& more) {
+    Json changes = changes_[name];
+    changes.update(more);
+    return refusal(name, changes);
+  };
+  EXPECT_EQ(changed("gemma2", {{"attention_bias", true}}),
+            "[gguf] llama.cpp's gemma2 has no bias of queries, keys and values");
+  EXPECT_EQ(changed("gemma2", {{"tie_word_embeddings", false}}),
+            "[gguf] llama.cpp's gemma2 has no weight of the head beside that of the embedding");
+  EXPECT_EQ(changed("olmo2", {{"tie_word_embeddings", true}}),
+            "[gguf] llama.cpp's olmo2 needs a weight of the head beside that of the embedding");
+  EXPECT_EQ(changed("gemma2", {{"query_pre_attn_scalar", 7}}),
+            "[gguf] llama.cpp's gemma2 expects attention scores over the root of head_dim, in its "
+            "largest model of dim / n_heads");
+  EXPECT_EQ(
+      changed("gemma2",
+              {{"layer_types", {"sliding_attention", "full_attention", "full_attention"}}}),
+      "[gguf] llama.cpp's gemma2 expects windows in all but the last of every so many layers");
+  EXPECT_EQ(changed("qwen2_moe", {{"mlp_only_layers", {1}}}),
+            "[gguf] llama.cpp's qwen2moe expects experts in all layers");
+  EXPECT_EQ(changed("qwen2_moe", {{"norm_topk_prob", true}}),
+            "[gguf] llama.cpp's qwen2moe expects route_norm false");
+  EXPECT_EQ(
+      changed("qwen2", {{"rope_parameters",
+                         {{"rope_type", "llama3"},
+                          {"rope_theta", 100.0},
+                          {"factor", 8.0},
+                          {"low_freq_factor", 1.0},
+                          {"high_freq_factor", 4.0},
+                          {"original_max_position_embeddings", 32}}}}),
+      "[gguf] this rope_scaling cannot be expressed: llama.cpp's qwen2 has none, linear, plain "
+      "yarn");
+  EXPECT_EQ(changed("smollm3", {{"no_rope_layer_interval", 3}}),
+            "[gguf] llama.cpp's smollm3 expects RoPE in all but every fourth layer");
 }
 
 }  // namespace

@@ -88,9 +88,9 @@ TEST_P(GgufModels, GoToGguf) {
 }
 
 TEST_F(HuggingFaceTest, AModelThatLlamaCppHasNoNamesForIsRefused) {
-  ASSERT_EQ(run({"import-hf", kGoldens + "qwen3_moe", "--out", path("a")}), 0) << err_.str();
+  ASSERT_EQ(run({"import-hf", kGoldens + "llama4", "--out", path("a")}), 0) << err_.str();
   EXPECT_EQ(run({"export-gguf", "--checkpoint", path("a"), "--out", path("b")}), 2);
-  TESSERA_EXPECT_HOLDS(err_.str(), "holds a model of the type qwen3_moe, which has no names");
+  TESSERA_EXPECT_HOLDS(err_.str(), "holds a model of the type llama4_text, which has no names");
 }
 
 TEST_F(HuggingFaceTest, WeightsInBlocksOfF8AreRead) {
