@@ -74,6 +74,9 @@ TEST(HuggingFaceNames, JoiningAndParting) {
   const Tensor rows = counted({12, 1}, 0);
   EXPECT_EQ(turned.join({rows}).values(),
             (std::vector<double>{0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11}));
+  HfTensor back = turned;
+  back.change = HfChange::pairs;
+  EXPECT_EQ(back.join({turned.join({rows})}).values(), rows.values());
   // Gate and up take turns, in each expert, and a row of theirs is a column of ours.
   const HfTensor fused{.name = "gate_up",
                        .shape = {2, 1, 4},
@@ -102,6 +105,7 @@ TEST(HuggingFaceNames, AnyRangeOfOursIsReadFromTheirs) {
   const std::vector<HfTensorNames> rows{
       {"norm", {"norm"}},
       {"q.#", {"wq.#"}, halves},
+      {"k.#", {"wk.#"}, pairs},
       {"conv.#", {"w1.#", "w2.#", "w3.#"}, transposed},
       {"rows.#", {"r1.#", "r2.#"}},
       {"e.#.%.down", {"down.#"}, none, HfExperts::apart},
@@ -115,6 +119,7 @@ TEST(HuggingFaceNames, AnyRangeOfOursIsReadFromTheirs) {
   std::vector<NamedShape> ours{{"norm", {7}}};
   for (const std::string n : {".0", ".11"}) {
     for (const auto& [name, shape] : std::vector<NamedShape>{{"wq", {3 * kHead, 5}},
+                                                             {"wk", {2 * kHead, 3}},
                                                              {"w1", {4, 5}},
                                                              {"w2", {1, 5}},
                                                              {"w3", {6, 5}},
@@ -152,7 +157,7 @@ TEST(HuggingFaceNames, AnyRangeOfOursIsReadFromTheirs) {
     theirs[t.name] = t.join(parts);
     EXPECT_EQ(theirs[t.name].shape(), t.shape) << t.name;
   }
-  EXPECT_EQ(theirs.size(), 1 + 2 * (9 + 2 * kExperts));
+  EXPECT_EQ(theirs.size(), 1 + 2 * (10 + 2 * kExperts));
 
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE(seed);
@@ -174,7 +179,8 @@ TEST(HuggingFaceNames, AnyRangeOfOursIsReadFromTheirs) {
       return range(theirs.at(t), b, s);
     });
     EXPECT_EQ(part.values(), range(own.at(name), begin, size).values()) << name << begin << size;
-    const bool heads = name.starts_with("wq") || name[0] == 'h';  // whole ones are read
+    const bool heads =
+        name.starts_with("wq") || name.starts_with("wk") || name[0] == 'h';  // whole ones are read
     const int64_t turns = name[0] == 'h'                                   ? 3
                           : std::string("tbgu").find(name[0]) != name.npos ? 2
                                                                            : 1;

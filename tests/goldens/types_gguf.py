@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the GGUF files of `tessera export-gguf` with what others make of the same models: the tiny
-ones of types/ (a case's first word), changed as types_gguf.json says, with weights by the formula of model_types.py.
-Needs: pip install torch transformers==5.24.0 gguf xllamacpp
+"""Compares the GGUF files of `tessera export-gguf` with what others make of the same models: the
+tiny ones of types/ (a case's first word), changed as types_gguf.json says, with weights by the
+formula of model_types.py.
+Needs: pip install torch transformers==5.24.0 accelerate gguf xllamacpp
 
     python3 tests/goldens/types_gguf.py build/ci/bin/tessera             # all types
     python3 tests/goldens/types_gguf.py build/ci/bin/tessera qwen2 phi3  # some
 
 Names, shapes and values against the tensors of the checkpoint, by the package's map of their names
 and by what llama.cpp's converter does to values. Logits of transformers, where it reads such files.
-Logits of llama.cpp after texts of several lengths up to the context that the file says. The lines of
-types_gguf.txt, which types_gguf_test.cpp makes without other programs.
+Logits of llama.cpp after texts of several lengths within the context that the file says. The lines
+of types_gguf.txt, which types_gguf_test.cpp makes without other programs.
 """
 import json
 import math
@@ -79,7 +80,8 @@ def expected_tensors(config, arch, weights):
         if key.endswith("input_linear.weight"):
             gate, up = np.split(x, 2, axis=1)
             layer = key.split(".")[2]
-            out[f"blk.{layer}.ffn_gate_exps.weight"], out[f"blk.{layer}.ffn_up_exps.weight"] = gate, up
+            out[f"blk.{layer}.ffn_gate_exps.weight"] = gate
+            out[f"blk.{layer}.ffn_up_exps.weight"] = up
             continue
         out[names.get_name(key, try_suffixes=(".weight", ".bias"))] = x.squeeze()
     for key in experts:
@@ -92,7 +94,8 @@ def expected_tensors(config, arch, weights):
 
 
 def compare_tensors(reader, config, weights):
-    expected = expected_tensors(config, reader.get_field("general.architecture").contents(), weights)
+    arch = reader.get_field("general.architecture").contents()
+    expected = expected_tensors(config, arch, weights)
     tables = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
     seen = {t.name: t.data for t in reader.tensors if t.name not in tables}
     assert set(seen) == set(expected), set(seen) ^ set(expected)
@@ -235,13 +238,14 @@ def compare_text(name, reader):
         words = line.split()
         if words[1:2] == ["="]:
             value = reader.get_field(f"{arch}.{words[0]}").contents()
-            same = str(value) == words[2] if isinstance(value, str) else abs(
-                float({"true": 1, "false": 0}.get(words[2], words[2])) - float(value)) <= 1e-5 * abs(value)
+            same = (value == words[2] if isinstance(value, str) else
+                    abs(float(words[2]) - float(value)) <= 1e-5 * abs(value))
             assert same, (line, value)
         elif not words[0].startswith("rope_"):
             data = tensors[words[0]].data
             assert int(words[-1]) == crc32c(np.ascontiguousarray(data).tobytes()), line
-            assert [int(n) for n in re.findall(r"\d+", " ".join(words[1:-1]))] == list(data.shape), line
+            shape = [int(n) for n in re.findall(r"\d+", " ".join(words[1:-1]))]
+            assert shape == list(data.shape), line
     return len(mine)
 
 
@@ -252,8 +256,9 @@ def check(name, tessera):
         (folder / "gguf").mkdir()
         config, weights = make(name, folder / "hf")
         file = folder / "gguf" / "m.gguf"
-        for words in (["import-hf", folder / "hf", "--out", folder / "ours"],
-                      ["export-gguf", "--checkpoint", folder / "ours", "--out", file, "--type", "f32"]):
+        ours = folder / "ours"
+        for words in (["import-hf", folder / "hf", "--out", ours],
+                      ["export-gguf", "--checkpoint", ours, "--out", file, "--type", "f32"]):
             subprocess.run([tessera, *map(str, words)], check=True, capture_output=True)
         reader = gguf.GGUFReader(file)
         said = [f"{compare_tensors(reader, config, weights)} tensors"]

@@ -6,6 +6,7 @@
 #include "tessera/kernels/views/views.h"
 #include "tessera/models/gguf.h"
 #include "tessera/models/models.h"
+#include "tessera/models/type.h"
 #include "tessera/nn/io/crc32c.h"
 #include "tessera/tests/support/error_of.h"
 #include "tessera/tests/support/expect_golden.h"
@@ -120,6 +121,21 @@ TEST_F(TypesGguf, AreAsCompared) {
     text += tensors_text(gguf, m);
   }
   test::expect_golden(kFolder + "types_gguf.txt", text);
+}
+
+// Fields that config.json does not say.
+TEST_F(TypesGguf, WhatOnlyOurModelsHaveIsRefused) {
+  const auto refusal_with = [&](const std::string& name, auto change) {
+    models::HfModel m = read(name, changes_[name]);
+    change(m.config.as<models::TypeConfig>());
+    return test::error_of<ValueError>([&] { (void)m.names->gguf->values(m.config); });
+  };
+  const std::string biases = "[gguf] llama.cpp's llama has no biases and no capacity of experts";
+  EXPECT_EQ(refusal_with("mixtral", [](auto& c) { c.experts.moe.load_balance_coeff = 1e-3; }),
+            biases);
+  EXPECT_EQ(refusal_with("mixtral", [](auto& c) { c.experts.moe.capacity_factor = 1; }), biases);
+  EXPECT_EQ(refusal_with("gemma3_text", [](auto& c) { c.positions.local_theta = 0; }),
+            "[gguf] llama.cpp's gemma3 has no rope_scaling in layers with a window");
 }
 
 TEST_F(TypesGguf, WhatLlamaCppHasNoPlaceForIsRefused) {

@@ -63,6 +63,10 @@ uint64_t export_gguf(const GgufOptions& o, const Catalogue& catalogue, const War
   if (o.type == GgufType::q8_0) keys.push_back({"general.quantization_version", uint32_t{2}});
   for (const auto& [key, value] : names->values(config)) {
     const std::string name = concat(architecture, '.', key);
+    if (const auto* size = std::get_if<int64_t>(&value);
+        key == "context_length" && *size < config.max_seq_len())
+      note(concat("the file says a context of ", *size, " of ", config.max_seq_len(),
+                  " tokens, as long as the window: llama.cpp has none for ", architecture));
     keys.push_back({name, std::visit([](const auto& v) { return key_value(v); }, value)});
   }
   const auto tokenizer = model.tokenizer ? model.tokenizer : open_tokenizer(model.config);
