@@ -179,6 +179,9 @@ std::map<std::string, Probe> probes(const std::string& folder) {
       {"model.rope_mscale", {{yarn[0], yarn[1], "--model.rope_mscale_all_dim", "1"}, {"0.7"}}},
       {"model.rope_mscale_all_dim", {{yarn[0], yarn[1], "--model.rope_mscale", "1"}, {"0.7"}}},
       {"model.rope_short_factors", {longrope, {"1,3"}}},
+      {"model.rope_long_factors",
+       {joined(longrope, {"--model.rope_original_max_position_embeddings", "2"}), {"1,5"}}},
+      {"model.head_dim", {{}, {"6"}}},
       {"model.norm_eps", {{}, {"0.5"}}},
       {"model.max_seq_len", {{}, {"8"}}},
   };
@@ -204,7 +207,6 @@ const std::set<std::string>& shown_elsewhere() {
       "model.ignore_hf_fields",                   // InitialHuggingFace
       "checkpoint.initial_load_in_hf",            // InitialHuggingFace
       "memory.check",                             // MemoryCheck: training that does not fit
-      "model.rope_long_factors",                  // Config.KindsOfRopeScalingAskForTheirNumbers
 #ifdef __SANITIZE_THREAD__
       "threads",  // kernels have one there
 #endif
