@@ -104,8 +104,8 @@ struct TESSERA_API Architecture {
     /// Feed-forward reads the stream that attention reads.
     bool parallel = false;
     bool shared_norm = false;  ///< where it does, it has no norm of its own
-    double multiplier = 1;     ///< of what is added
-    double dropout = 0;        ///< of the same
+    double multiplier = 1;     ///< factor of the outputs of attention and feed-forward
+    double dropout = 0;        ///< dropout of these outputs
   };
 
   struct Embeddings {

@@ -62,7 +62,7 @@ struct HfField {
 };
 
 /// A field whose only values are those that the family computes with: JSON, the first one is
-/// written. Where config.json does not have it, it has one of them.
+/// written. If config.json lacks it, transformers takes one of these.
 struct HfFixed {
   std::string_view theirs;
   std::vector<std::string_view> values;
@@ -80,7 +80,7 @@ struct HfFixedOurs {
   std::string_view buffer = {};
 };
 
-/// What follows from other fields: a size, a list of something of each layer. Where config.json has
+/// What follows from other fields: a size, a list of something of each layer. If config.json has
 /// it, it must agree.
 struct HfDerived {
   std::string_view theirs;
@@ -115,12 +115,16 @@ struct HuggingFace {
   std::vector<std::string_view> passed_over = {};
   std::vector<HfTied> tied = {};  ///< where the model has no parameter of their own for them
   std::vector<HfField> fields;
+  /// Fields that its published files have and that it does not compute with.
+  std::vector<std::string_view> fields_passed_over = {};
   std::vector<HfFixed> fixed = {};
   std::vector<HfFixedOurs> fixed_ours = {};
   std::vector<HfDerived> derived = {};
   /// Applied to what was read, so that equal models have equal fields however a file says them.
   void (*simplify)(ModelConfig& config) = nullptr;
-  bool rope = false;                                ///< it has the fields of config/rope_fields.h
+  bool rope = false;  ///< it has the fields of config/rope_fields.h
+  /// The scalings of RoPE that it computes, by their names; empty: all that the fields have.
+  std::vector<std::string_view> rope_kinds = {};
   double rope_theta = 10000;                        ///< where config.json does not say it
   std::string_view rope_theta_name = "rope_theta";  ///< in files without rope_parameters
   /// The base of layers with a window, which have no scaling, where config.json does not say it; 0:

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 namespace tessera::models {
@@ -100,9 +101,9 @@ constexpr std::array<std::string_view, 78> kOfNoEffect{"model_type",
                                                        "begin_suppress_tokens"};
 
 // What changes nothing where it is 1, also in families that do not know it.
-constexpr std::array<std::string_view, 6> kFactors{"embedding_multiplier",  "residual_multiplier",
-                                                   "logits_scaling",        "logit_scale",
-                                                   "partial_rotary_factor", "rotary_pct"};
+constexpr std::array<std::string_view, 8> kFactors{
+    "embedding_multiplier",  "residual_multiplier", "logits_scaling", "logit_scale",
+    "partial_rotary_factor", "rotary_pct",          "full_attn_mod",  "interpolate_factor"};
 
 constexpr const char* kQuantisation = "quantization_config";
 
@@ -125,6 +126,7 @@ class Reader : public HfReader {
          std::span<const std::string> ignored)
       : HfReader(json, names, config), beside_(beside), ignored_(ignored) {
     used_.insert(kOfNoEffect.begin(), kOfNoEffect.end());
+    used_.insert(names.fields_passed_over.begin(), names.fields_passed_over.end());
     for (const HfField& f : names.fields) read(f);
     if (names.rope) read_rope(*this);
     for (const HfFixed& f : names.fixed) check(f);
@@ -500,10 +502,22 @@ ModelConfig hf_without(ModelConfig config, std::span<const HfFixedOurs> rows) {
 
 namespace {
 
+// A whole number without a point: transformers refuses one with it for a field of whole numbers.
+Json as_whole(Json value) {
+  if (!value.is_number_float() || value.get<double>() != std::floor(value.get<double>()))
+    return value;
+  return static_cast<int64_t>(value.get<double>());
+}
+
 // Several of our fields may have one name of theirs. What null says too is written as null: a
 // window of 0 would be one.
 void write(Json& json, const HuggingFace& family, const HfField& f, Json value) {
   const std::string name(f.theirs);
+  if (value.is_array()) {
+    for (Json& item : value) item = as_whole(std::move(item));
+  } else if (Json::parse(f.absent, nullptr, false).is_number_integer()) {
+    value = as_whole(std::move(value));
+  }
   if (is_nothing(value) && !f.null.empty() && value == Json::parse(f.null, nullptr, false))
     value = nullptr;
   const auto before = json.find(name);

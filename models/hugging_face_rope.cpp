@@ -28,6 +28,10 @@ struct Kind {
 constexpr std::array<Kind, 4> kKinds{
     {{"llama3", "llama"}, {"linear", "linear"}, {"yarn", "yarn"}, {"longrope", "longrope"}}};
 
+bool is_computed(const HuggingFace& names, const Kind& kind) {
+  return names.rope_kinds.empty() || std::ranges::count(names.rope_kinds, kind.theirs) > 0;
+}
+
 // A parameter of some kinds.
 struct Key {
   const char* theirs;
@@ -185,7 +189,7 @@ class RopeReader {
   // Whether the configuration has its parameters.
   bool is_expressed(const Kind& kind) {
     const auto& ours = r_.field("rope_scaling").limits.choices;
-    return std::ranges::count(ours, kind.ours) > 0 &&
+    return is_computed(names_, kind) && std::ranges::count(ours, kind.ours) > 0 &&
            std::ranges::all_of(keys(), [&](const Key& key) {
              return !key.is_of(kind.theirs) || r_.find(key.ours);
            });
@@ -211,7 +215,8 @@ class RopeReader {
       return r_.fault(concat(where, " is of type ", io::shown(type),
                              ", which cannot be expressed: expected ", expected()));
     }
-    std::vector<std::string_view> known{"rope_theta", "rope_type", "type", kPart};
+    std::vector<std::string_view> known{"rope_theta", "rope_type", "type", kPart,
+                                        "max_position_embeddings"};
     for (const Key& key : keys()) {
       if (!r_.find(key.ours)) continue;
       const bool counts = kind && key.is_of(kind->theirs);
@@ -298,12 +303,13 @@ Json value_of(config::Fields& fields, const Key& key) {
   return parsed(text.starts_with('[') ? text : concat('[', text, ']'));
 }
 
-// Null: none. Phi 3 of transformers 4 reads an object of these three fields alone, and the factor
-// is that of the two contexts.
-Json written_scaling(Json& json, config::Fields& fields) {
+// Null: none. Phi 3, whose only kind is longrope, reads an object of these three fields alone in
+// transformers 4, and the factor is that of the two contexts. Other types have the original context
+// within the object in transformers 5, and beside it in transformers 4.
+Json written_scaling(Json& json, const HuggingFace& names, config::Fields& fields) {
   const config::Field& field = *fields.find("model.rope_scaling");
   const auto kind = std::ranges::find(kKinds, field.text(), &Kind::ours);
-  if (kind == kKinds.end()) {
+  if (kind == kKinds.end() || !is_computed(names, *kind)) {
     if (field.text() == "none") return {};
     fail<ValueError>("hugging_face", "rope_scaling ", field.text(),
                      " cannot be expressed in config.json: expected ",
@@ -315,9 +321,10 @@ Json written_scaling(Json& json, config::Fields& fields) {
     if (!key.is_of(kind->theirs)) continue;
     const Json value = value_of(fields, key);
     if (longrope && key.theirs == kOriginal) json[kOriginal] = value;
-    else if (key.needed || !io::same_value(value, key.unset)) scaling[key.theirs] = value;
+    if (longrope && key.theirs == kOriginal && !names.rope_kinds.empty()) continue;
+    if (key.needed || !io::same_value(value, key.unset)) scaling[key.theirs] = value;
   }
-  if (!longrope) return scaling;
+  if (!longrope || names.rope_kinds.empty()) return scaling;
   const config::Field* context = fields.find("model.max_seq_len");
   const double original = json.at(kOriginal).get<double>();
   const double ratio =
@@ -360,7 +367,7 @@ void read_rope(HfReader& reader) { RopeReader(reader).read(); }
 
 void write_rope(Json& json, const HuggingFace& names, config::Fields& fields) {
   json[std::string(names.rope_theta_name)] = json_of(fields, "rope_theta");
-  Json scaling = written_scaling(json, fields);
+  Json scaling = written_scaling(json, names, fields);
   write_inner(scaling, names, fields);
   json["rope_scaling"] = scaling;
   if (fields.find(concat("model.", kPart)))

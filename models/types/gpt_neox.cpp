@@ -48,10 +48,10 @@ const Type& gpt_neox() {
                 .fields =
                     joined(without(layer_norm_fields("layer_norm_eps", "false"), "n_kv_heads"),
                            joined(attention_bias("true"),
-                                  {{"use_parallel_residual", "use_parallel_residual", "true"}})),
-                .fixed = {{"hidden_act", {"\"gelu\""}},
-                          {"attention_dropout", {"0.0"}, true},
-                          {"hidden_dropout", {"0.0"}, true}},
+                                  {{"use_parallel_residual", "use_parallel_residual", "true"},
+                                   {"hidden_act", "hidden_act", "\"gelu\""}})),
+                .fields_passed_over = {"attention_probs_dropout_prob", "hidden_dropout_prob"},
+                .fixed = {{"attention_dropout", {"0.0"}, true}, {"hidden_dropout", {"0.0"}, true}},
                 .simplify = simplify,
                 .rope = true,
                 .rope_theta_name = "rotary_emb_base",
@@ -63,7 +63,7 @@ const Type& gpt_neox() {
                  "dim=2048 n_layers=24 n_heads=16 ffn_dim=8192 vocab_size=50304 max_seq_len=2048"},
                 {"20B",
                  "dim=6144 n_layers=44 n_heads=64 ffn_dim=24576 vocab_size=50432 "
-                 "max_seq_len=2048"}},
+                 "max_seq_len=2048 hidden_act=gelu_fast"}},
       .rope_fields = {"partial_rotary_factor"}};
   return type;
 }

@@ -14,8 +14,9 @@ const Type& ministral() {
                 .prefix = "model.",
                 .tensors = rows(llama_modules()),
                 .tied = tied_head(),
-                .fields = joined(with_defaults(llama_fields(), {{"n_kv_heads", "8"}}),
-                                 {head_dim(), sliding_window("4096"), layer_types()}),
+                .fields = joined(
+                    with_defaults(llama_fields(), {{"n_kv_heads", "8"}}),
+                    {head_dim(), {"sliding_window", "sliding_window", "4096"}, layer_types()}),
                 .fixed = silu(),
                 .derived = {whole_head_dim(), all_layer_types()},
                 .simplify = simplify,

@@ -19,7 +19,7 @@ const Type& olmo3() {
                 .tied = tied_head(),
                 .fields = joined(
                     joined(with_defaults(llama_fields(), {{"norm_eps", "1e-5"}}), attention_bias()),
-                    {sliding_window("4096"), layer_types()}),
+                    {{"sliding_window", "sliding_window", "4096"}, layer_types()}),
                 .fixed = silu(),
                 .derived = {all_layer_types()},
                 .simplify = simplify,

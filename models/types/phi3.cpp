@@ -28,6 +28,7 @@ const Type& phi3() {
                     joined(silu(), {{"embd_pdrop", {"0.0"}, true}, {"resid_pdrop", {"0.0"}, true}}),
                 .simplify = simplify,
                 .rope = true,
+                .rope_kinds = {"longrope"},
                 .gguf = &llama_cpp},
       .sizes = {{"mini",
                  "dim=3072 n_layers=32 n_heads=32 n_kv_heads=32 ffn_dim=8192 vocab_size=32064 "

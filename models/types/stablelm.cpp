@@ -9,7 +9,7 @@ namespace tessera::models::types {
 const Type& stablelm() {
   static const Gguf llama_cpp = gguf({.name = "stablelm", .qkv_bias = Has::may, .head = Has::must});
   static const Type type{
-      .description = "StableLM (Stability AI, 2023)",
+      .description = "StableLM without norms of queries and keys (Stability AI, 2023)",
       .architecture = {.positions = {.partial_rotary_factor = 0.25},
                        .norm = {.kind = nn::Norm::Kind::layer},
                        .residual = {.shared_norm = true}},

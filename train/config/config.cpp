@@ -38,8 +38,8 @@ struct InitialFields {
           "folder of Hugging Face that training starts from: the model is that of its config.json",
           {.free_on_resume = true});
     f.add("ignore_hf_fields", ignored,
-          "fields of the config.json of a folder of Hugging Face that are passed over though the "
-          "model's type is not known to have them; without it they are errors",
+          "unknown fields of the config.json of a Hugging Face folder to ignore; any other unknown "
+          "field is an error",
           {.free_on_resume = true});
   }
 };

@@ -104,6 +104,22 @@ bool stretches(std::span<const std::string> words, std::string_view file) {
          (json.is_object() && json.value("model", json).contains("rope_scaling"));
 }
 
+// A folder without a scaling does not say which context it was trained on in the words of one.
+std::vector<std::string> missing_context(std::span<const std::string> words,
+                                         models::ModelConfig held) {
+  constexpr std::string_view kScaling = "model.rope_scaling",
+                             kContext = "--model.rope_original_max_position_embeddings";
+  config::Fields fields;
+  fields.section("model", held);
+  const config::Field* scaling = fields.find(kScaling);
+  if (!scaling || scaling->text() != "none" || !names(words, concat("--", kScaling)) ||
+      names(words, kContext))
+    return {};
+  return {concat("[--", kScaling, "] the folder's model has none: give ", kContext,
+                 " too, the context that it was trained on; max_position_embeddings is ",
+                 held.max_seq_len())};
+}
+
 // The folder of a file if it is the config.json of the run there: wherever the run was moved, and
 // whichever folder the command is called in.
 std::string run_of(const std::string& file) {
@@ -227,6 +243,7 @@ ParsedConfig read_arguments(std::span<const std::string> arguments, const Catalo
   // A run that begins with the model of another has nothing from the folder that the file names.
   if (!s.words.initial_hf && names(s.words.rest, "--checkpoint.initial_load_path"))
     s.config.initial_hf.clear();
+  if (s.held) add(missing_context(s.words.rest, *s.held));
   if (s.held)
     add(hf_differences(s.config.model, *s.held, s.config.initial_hf,
                        stretches(s.words.rest, s.text)));
