@@ -106,14 +106,18 @@ bool stretches(std::span<const std::string> words, std::string_view file) {
 
 // A folder without a scaling does not say which context it was trained on in the words of one.
 std::vector<std::string> missing_context(std::span<const std::string> words,
-                                         models::ModelConfig held) {
+                                         models::ModelConfig held, models::ModelConfig now) {
   constexpr std::string_view kScaling = "model.rope_scaling",
                              kContext = "--model.rope_original_max_position_embeddings";
-  config::Fields fields;
-  fields.section("model", held);
-  const config::Field* scaling = fields.find(kScaling);
-  if (!scaling || scaling->text() != "none" || !names(words, concat("--", kScaling)) ||
-      names(words, kContext))
+  const auto scaling_of = [&](models::ModelConfig& model) {
+    config::Fields fields;
+    fields.section("model", model);
+    const config::Field* scaling = fields.find(kScaling);
+    return scaling ? scaling->text() : "none";
+  };
+  const std::string kind = scaling_of(now);
+  if (scaling_of(held) != "none" || kind == "none" || kind == "linear" || names(words, kContext) ||
+      !names(words, concat("--", kScaling)))
     return {};
   return {concat("[--", kScaling, "] the folder's model has none: give ", kContext,
                  " too, the context that it was trained on; max_position_embeddings is ",
@@ -243,7 +247,7 @@ ParsedConfig read_arguments(std::span<const std::string> arguments, const Catalo
   // A run that begins with the model of another has nothing from the folder that the file names.
   if (!s.words.initial_hf && names(s.words.rest, "--checkpoint.initial_load_path"))
     s.config.initial_hf.clear();
-  if (s.held) add(missing_context(s.words.rest, *s.held));
+  if (s.held) add(missing_context(s.words.rest, *s.held, s.config.model));
   if (s.held)
     add(hf_differences(s.config.model, *s.held, s.config.initial_hf,
                        stretches(s.words.rest, s.text)));
