@@ -431,8 +431,9 @@ config::Field& HfReader::field(std::string_view ours) {
 }
 
 void HfReader::set(std::string_view ours, std::string_view theirs, const Json& value) {
-  if (const auto wrong =
-          field(ours).assign(value.is_string() ? value.get<std::string>() : value.dump()))
+  config::Field& to = field(ours);
+  const bool word = std::holds_alternative<config::Choice>(to.value) && value.is_string();
+  if (const auto wrong = to.assign(word ? value.get<std::string>() : value.dump()))
     fault(concat(theirs, " ", io::shown(value), ": ", *wrong));
 }
 

@@ -6,7 +6,7 @@
 #include "tessera/models/llama3/llama3.h"
 #include "tessera/models/llama4/llama4.h"
 #include "tessera/models/qwen3/qwen3.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models {
 

@@ -2,7 +2,7 @@
 // Command R7B (Cohere, 2024): attention and feed-forward side by side behind one LayerNorm; layers
 // with a window have RoPE, the others no positions.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

@@ -2,7 +2,7 @@
 // Gemma (Google, 2024): norms with 1 + weight, embeddings times the root of their size, heads of
 // 256.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

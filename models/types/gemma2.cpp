@@ -2,7 +2,7 @@
 // Gemma 2 (Google, 2024): Gemma with norms on both sides of attention and feed-forward, soft caps,
 // and a window in every second layer.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

@@ -2,7 +2,7 @@
 // Gemma 3 (Google, 2025), its text model: Gemma 2 with norms of queries and keys instead of caps;
 // five layers of six have a window and a RoPE base of their own.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

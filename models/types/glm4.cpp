@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // GLM 4 (Zhipu AI, 2025): norms on both sides, RoPE of adjacent pairs of half the head.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

@@ -2,7 +2,7 @@
 // GPT-NeoX and Pythia (EleutherAI, 2022): attention and feed-forward side by side with a LayerNorm
 // each; queries, keys and values are one matrix, in turns by heads.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Granite 3 (IBM, 2024): Llama with factors of embeddings, scores, residuals and logits.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

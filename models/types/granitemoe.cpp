@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Granite 3 with experts (IBM, 2024), whose tensors are joined.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

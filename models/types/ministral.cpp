@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ministral (Mistral AI, 2024): Mistral, in which each layer has the window or not.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

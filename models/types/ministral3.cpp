@@ -2,7 +2,7 @@
 // Ministral 3 (Mistral AI, 2025): Mistral with YaRN, whose queries grow with their position as
 // Llama 4's do.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mistral (Mistral AI, 2023): Llama with a window in all layers.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

@@ -2,7 +2,7 @@
 // Mixtral (Mistral AI, 2024): Mistral with experts in all layers, of which a token takes the best
 // by the softmax over these alone.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // OLMo 2 (Ai2, 2024): norms of what attention and feed-forward give, and of whole queries and keys.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

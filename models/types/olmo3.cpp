@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // OLMo 3 (Ai2, 2025): OLMo 2 with a window in three layers of four, which have no scaling of RoPE.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // OLMoE (Ai2, 2024): 64 experts in all layers, norms of whole queries and keys.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

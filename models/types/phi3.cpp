@@ -2,7 +2,7 @@
 // Phi 3 and Phi 4 mini (Microsoft, 2024): Llama with joined matrices, LongRoPE, and RoPE of a part
 // of the head.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

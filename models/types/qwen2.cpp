@@ -2,7 +2,7 @@
 // Qwen 2 and 2.5 (Alibaba, 2024): biases of queries, keys and values; later layers may have a
 // window.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Qwen1.5-MoE and Qwen2-MoE (Alibaba, 2024): experts, and a shared one behind a sigmoid gate.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SmolLM 3 (Hugging Face, 2025): Llama in which every fourth layer has no RoPE.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

@@ -2,7 +2,7 @@
 // StableLM (Stability AI, 2023): Llama with LayerNorm and RoPE of a quarter of the head; attention
 // and feed-forward may stand side by side behind one norm.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

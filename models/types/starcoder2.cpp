@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // StarCoder 2 (BigCode, 2024): LayerNorm, biases, a plain feed-forward and a window in all layers.
 #include "tessera/models/types/rows.h"
-#include "tessera/models/types/types_impl.h"
+#include "tessera/models/types/types.h"
 
 namespace tessera::models::types {
 

@@ -110,7 +110,7 @@ def variants():
                   set=dict(tie_word_embeddings=False))
     yield variant("llama", "nothing said of the head", without=["tie_word_embeddings"],
                   tensors={"lm_head.weight": [40, 32]})
-    yield variant("llama", "another size of a head", ["head_dim", "num_attention_heads"],
+    yield variant("llama", "another size of a head", ["q_proj.weight", "expected [16, 32]"],
                   set=dict(head_dim=4))
     yield variant("llama", "more layers than weights", ["config.json", "model.layers.2."],
                   set=dict(num_hidden_layers=3))
@@ -221,7 +221,8 @@ def variants():
     yield variant("gpt2", "a head of its own", ["tie_word_embeddings", "lm_head.weight"],
                   tensors={"lm_head.weight": [40, 24]})
     yield variant("gpt2", "a copy", tensors={"lm_head.weight": "transformer.wte.weight"})
-    yield variant("gpt2", "another inner size", ["n_inner", "n_embd"], set=dict(n_inner=48))
+    yield variant("gpt2", "another inner size", ["c_fc.weight", "expected [24, 48]"],
+                  set=dict(n_inner=48))
 
 
 def values(name, shape, salt=0):

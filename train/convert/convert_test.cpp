@@ -240,17 +240,17 @@ TEST_F(HuggingFaceTest, EveryFaultOfAConfigurationIsNamed) {
     json["num_attention_heads"] = "four";
     json["vocab_size"] = -1;
     json["hidden_act"] = "gelu";
-    json["attention_bias"] = true;
+    json["attention_bias"] = "yes";
     json["quantization_config"] = {{"quant_method", "fp8"}};
-    json["rope_parameters"] = {{"rope_type", "yarn"}, {"rope_theta", 10000.0}};
+    json["rope_parameters"] = {{"rope_type", "dynamic"}, {"rope_theta", 10000.0}};
     json["dtype"] = "int8";
   });
   const std::string error = refusal(folder);
   for (const char* fault :
        {"hidden_size is missing", "num_attention_heads \"four\": ", "vocab_size -1: ",
         "hidden_act is \"gelu\", which cannot be expressed: expected \"silu\"",
-        "attention_bias is true", "quantization_config is {\"quant_method\":\"fp8\"}",
-        "is of type \"yarn\"", "dtype is \"int8\""})
+        "attention_bias \"yes\": ", "quantization_config is {\"quant_method\":\"fp8\"}",
+        "is of type \"dynamic\"", "dtype is \"int8\""})
     TESSERA_EXPECT_HOLDS(error, fault);
 
   const auto with = [&](const std::function<void(Json&)>& change) {

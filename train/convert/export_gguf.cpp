@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensors of a checkpoint under the names of llama.cpp, and what its table says beside them.
+#include "tessera/core/message.h"
 #include "tessera/core/scopes.h"
 #include "tessera/kernels/pointwise/pointwise.h"
 #include "tessera/kernels/views/views.h"
@@ -65,8 +66,9 @@ uint64_t export_gguf(const GgufOptions& o, const Catalogue& catalogue, const War
     const std::string name = concat(architecture, '.', key);
     if (const auto* size = std::get_if<int64_t>(&value);
         key == "context_length" && *size < config.max_seq_len())
-      note(concat("the file says a context of ", *size, " of ", config.max_seq_len(),
-                  " tokens, as long as the window: llama.cpp has none for ", architecture));
+      note(concat("the file says a context of ", *size, " of ",
+                  counted(config.max_seq_len(), "token"),
+                  ", as long as the window: llama.cpp has none for ", architecture));
     keys.push_back({name, std::visit([](const auto& v) { return key_value(v); }, value)});
   }
   const auto tokenizer = model.tokenizer ? model.tokenizer : open_tokenizer(model.config);

@@ -160,7 +160,7 @@ TEST_F(ParallelismTest, HeadsThatTheDegreeDoesNotDivideAreAFaultOfTheConfigurati
             2);
   EXPECT_EQ(std::ranges::count(err_.str(), '\n'), 3) << err_.str();
   TESSERA_EXPECT_HOLDS(err_.str(), "[--optimizer.lr]");
-  for (const char* heads : {"n_heads 4", "n_kv_heads 2"})
+  for (const char* heads : {"n_heads 4", "n_kv_heads 2 and is no multiple of it"})
     TESSERA_EXPECT_HOLDS(err_.str(),
                          concat("[--parallelism.tensor_parallel_degree] 3 does not divide --model.",
                                 heads, ": give a degree that does"));
