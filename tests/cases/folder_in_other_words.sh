@@ -24,6 +24,6 @@ same dtype='"float32"' torch_dtype='"torch.float32"'
 refused "dtype is \"float32\", but torch_dtype is \"bfloat16\"" dtype='"float32"' torch_dtype='"torch.bfloat16"'
 same rope_scaling='{"type": "linear", "factor": 1.0}'
 same rope_scaling='{"rope_type": "linear", "type": "linear", "factor": 1}' rope_parameters='{"rope_type": "default", "rope_theta": 10000.0}'
-refused 'rope_scaling is of type "linear"' rope_scaling='{"type": "linear", "factor": 2.0}'
+refused 'rope_scaling is of type "dynamic"' rope_scaling='{"type": "dynamic", "factor": 2.0}'
 refused 'rope_scaling.type is "dynamic"' rope_scaling='{"rope_type": "linear", "type": "dynamic", "factor": 1.0}'
 same prefix=
