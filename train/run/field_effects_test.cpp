@@ -180,7 +180,7 @@ std::map<std::string, Probe> probes(const std::string& folder) {
       {"model.rope_mscale_all_dim", {{yarn[0], yarn[1], "--model.rope_mscale", "1"}, {"0.7"}}},
       {"model.rope_short_factors", {longrope, {"1,3"}}},
       {"model.rope_long_factors",
-       {joined(longrope, {"--model.rope_original_max_position_embeddings", "2"}), {"1,5"}}},
+       {test::joined(longrope, {"--model.rope_original_max_position_embeddings", "2"}), {"1,5"}}},
       {"model.head_dim", {{}, {"6"}}},
       {"model.norm_eps", {{}, {"0.5"}}},
       {"model.max_seq_len", {{}, {"8"}}},
