@@ -211,7 +211,8 @@ TEST(Config, EveryFieldIsDocumentedAndHasAGoodDefault) {
 // "dtype of the moments", never "of both moments": a help text names the thing first.
 TEST(Config, EveryHelpTextNamesTheThing) {
   for (const models::Family& family : models::families()) {
-    Config c = parse_config(Words{"--model.name", family.name});
+    Config c = parse_config(
+        Words{"--model.name", family.name, "--model.flavor", family.flavors[0].flavor()});
     const config::Fields fields = c.fields();
     for (const config::Field& f : fields.all()) {
       const std::string first = f.help.substr(0, f.help.find(' '));
