@@ -158,8 +158,11 @@ TEST(HuggingFaceRope, WhatAScalingLeavesOutIsAsInTransformers) {
   EXPECT_EQ(longrope.s.original_max_position, 16);
   EXPECT_EQ(longrope.s.attention_factor, 0);
   const Json json = written_twice(longrope);
-  EXPECT_EQ(json.at("rope_scaling"),
-            Json({{"type", "longrope"}, {"short_factor", {1}}, {"long_factor", {2}}}));
+  EXPECT_EQ(json.at("rope_scaling"), Json({{"type", "longrope"},
+                                           {"factor", 4.0},
+                                           {"original_max_position_embeddings", 16},
+                                           {"short_factor", {1}},
+                                           {"long_factor", {2}}}));
   EXPECT_EQ(json.at("original_max_position_embeddings"), 16);
   // A context that is not longer.
   EXPECT_EQ(config_of(R"("original_max_position_embeddings": 64, "rope_scaling": {"type":
