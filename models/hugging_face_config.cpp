@@ -516,11 +516,10 @@ void write(Json& json, const HuggingFace& family, const HfField& f, Json value) 
   const std::string name(f.theirs);
   if (value.is_array()) {
     for (Json& item : value) item = as_whole(std::move(item));
-  } else if (Json::parse(f.absent, nullptr, false).is_number_integer()) {
+  } else if (parsed(f.absent).is_number_integer()) {
     value = as_whole(std::move(value));
   }
-  if (is_nothing(value) && !f.null.empty() && value == Json::parse(f.null, nullptr, false))
-    value = nullptr;
+  if (is_nothing(value) && !f.null.empty() && value == parsed(f.null)) value = nullptr;
   const auto before = json.find(name);
   if (before != json.end() && *before != value) {
     fail<ValueError>("hugging_face", f.ours, ' ', io::shown(value), " cannot be expressed: ", name,

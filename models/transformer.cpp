@@ -187,8 +187,7 @@ LayerResult TransformerBlock::forward(const Tensor& x, const nn::AttentionMetada
                                       nn::KvCache* cache) const {
   const Tensor read = attention_norm ? (*attention_norm)(x) : x;  // (B, T, dim)
   const Tensor h = x + added(attention(read, metadata, cache), attention_post_norm);
-  Tensor in = residual_.parallel ? x : h;
-  if (residual_.parallel && residual_.shared_norm) in = read;
+  Tensor in = !residual_.parallel ? h : residual_.shared_norm ? read : x;
   if (ffn_norm) in = (*ffn_norm)(in);
   if (moe) {
     const nn::MoEResult mixed = (*moe)(in, metadata.padding);

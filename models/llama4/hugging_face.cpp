@@ -6,18 +6,16 @@
 #include "tessera/models/hugging_face.h"
 
 #include "tessera/models/llama4/llama4.h"
+#include "tessera/models/types/rows.h"
 
 namespace tessera::llama4 {
 namespace {
 
-// A list in JSON of something of each layer.
-template <class Of> std::string list_of(const models::ModelConfig& config, Of of) {
+std::string moe_layers(const models::ModelConfig& config) {
   const auto& c = config.as<Config>();
   std::string list;
-  for (int64_t i = 0; i < c.n_layers; ++i) {
-    const std::string item = of(c, i);
-    if (!item.empty()) list += concat(list.empty() ? "" : ",", item);
-  }
+  for (int64_t i = 0; i < c.n_layers; ++i)
+    if (c.has_experts(i)) list += concat(list.empty() ? "" : ",", i);
   return concat('[', list, ']');
 }
 
@@ -90,27 +88,16 @@ const models::HuggingFace& hugging_face() {
       .fixed_ours = {{"route_norm", "false"},
                      {"load_balance_coeff", "0", "expert_bias"},
                      {"capacity_factor", "0"}},
-      .derived = {{"moe_layers",
-                   [](const models::ModelConfig& config) {
-                     return list_of(config, [](const Config& c, int64_t i) {
-                       return c.has_experts(i) ? std::to_string(i) : std::string();
-                     });
-                   },
-                   {"interleave_moe_layer_step"}},
-                  {"no_rope_layers",  // 1 where there is RoPE
-                   [](const models::ModelConfig& config) {
-                     return list_of(config, [](const Config& c, int64_t i) {
-                       return std::string(c.has_rope(i) ? "1" : "0");
-                     });
+      .derived = {{"moe_layers", moe_layers, {"interleave_moe_layer_step"}},
+                  {"no_rope_layers",
+                   [](const models::ModelConfig& c) {
+                     return models::types::no_rope_layers_json(c.as<Config>().architecture());
                    },
                    {"no_rope_layer_interval"},
                    true},
                   {"layer_types",
-                   [](const models::ModelConfig& config) {
-                     return list_of(config, [](const Config& c, int64_t i) {
-                       return std::string(c.has_rope(i) ? R"("chunked_attention")"
-                                                        : R"("full_attention")");
-                     });
+                   [](const models::ModelConfig& c) {
+                     return models::layer_types_json(c.as<Config>().architecture());
                    },
                    {"no_rope_layer_interval"}}},
       .rope = true,

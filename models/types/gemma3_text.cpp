@@ -30,10 +30,7 @@ const Type& gemma3_text() {
       .names = {.model_type = "gemma3_text",
                 .architecture = "Gemma3ForCausalLM",
                 .prefix = "model.",
-                .within = {.model_type = "gemma3",
-                           .field = "text_config",
-                           .prefix = "language_model.",
-                           .others = {"vision_tower.", "multi_modal_projector."}},
+                .within = text_of("gemma3"),
                 .tensors = rows(gemma2_modules()),
                 .tied = tied_head(),
                 .fields = joined(

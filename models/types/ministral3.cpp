@@ -15,10 +15,7 @@ const Type& ministral3() {
       .names = {.model_type = "ministral3",
                 .architecture = "Ministral3ForCausalLM",
                 .prefix = "model.",
-                .within = {.model_type = "mistral3",
-                           .field = "text_config",
-                           .prefix = "language_model.",
-                           .others = {"vision_tower.", "multi_modal_projector."}},
+                .within = text_of("mistral3"),
                 .tensors = rows(llama_modules()),
                 .tied = tied_head(),
                 .fields = joined(

@@ -137,17 +137,24 @@ std::vector<HfFixedOurs> plain_routing() {
   return {{"load_balance_coeff", "0", "expert_bias"}, {"capacity_factor", "0"}};
 }
 
+std::string no_rope_layers_json(const Architecture& a) {
+  std::string list;
+  for (int64_t i = 0; i < a.n_layers; ++i) list += concat(i == 0 ? "" : ",", a.has_rope(i) ? 1 : 0);
+  return concat('[', list, ']');
+}
+
 HfDerived all_no_rope_layers() {
   return {"no_rope_layers",
-          [](const ModelConfig& config) {
-            const auto& c = config.as<TypeConfig>();
-            std::string list;
-            for (int64_t i = 0; i < c.n_layers; ++i)
-              list += concat(i == 0 ? "" : ",", c.has_rope(i) ? 1 : 0);
-            return concat('[', list, ']');
-          },
+          [](const ModelConfig& c) { return no_rope_layers_json(c.as<TypeConfig>()); },
           {"no_rope_layer_interval"},
           true};
+}
+
+HfWithin text_of(std::string_view whole) {
+  return {.model_type = whole,
+          .field = "text_config",
+          .prefix = "language_model.",
+          .others = {"vision_tower.", "multi_modal_projector."}};
 }
 
 HfField head_dim() { return {"head_dim", "head_dim", "0", "0"}; }

@@ -55,7 +55,7 @@ TESSERA_API std::vector<HfField> with_defaults(
     const std::vector<std::pair<std::string_view, std::string_view>>& values);
 /// head_dim, which may be absent: hidden_size / num_attention_heads.
 TESSERA_API HfField head_dim();
-/// The same, written out.
+/// head_dim as a number, which exports write.
 TESSERA_API HfDerived whole_head_dim();
 /// HuggingFace::simplify of a TypeConfig.
 TESSERA_API void simplify(ModelConfig& config);
@@ -67,11 +67,14 @@ TESSERA_API std::vector<HfField> attention_bias(std::string_view absent = "false
 TESSERA_API std::vector<HfField> multipliers();
 /// Of routers: no bias and no capacity.
 TESSERA_API std::vector<HfFixedOurs> plain_routing();
-/// layer_types, and the list that follows from the other fields where it is written.
+/// layer_types; and the whole list, which exports write.
 TESSERA_API HfField layer_types();
 TESSERA_API HfDerived all_layer_types();
-/// no_rope_layers: 1 for layers with RoPE.
+/// no_rope_layers: 1 for layers with RoPE; and the same of any Architecture as JSON.
 TESSERA_API HfDerived all_no_rope_layers();
+TESSERA_API std::string no_rope_layers_json(const Architecture& a);
+/// Within a whole that also sees images, as Gemma 3 and Mistral 3 were published.
+TESSERA_API HfWithin text_of(std::string_view whole);
 /// The activation of a type that has one, and what training alone reads.
 TESSERA_API std::vector<HfFixed> silu();
 TESSERA_API std::vector<HfFixed> gelu_tanh(std::string_view field);

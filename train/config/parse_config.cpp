@@ -21,6 +21,7 @@ constexpr size_t kMostBytes = size_t{16} << 20;  // of a configuration file
 struct Sources {
   std::optional<std::string> recipe, file, family, flavor, initial_hf, ignored;
   std::vector<std::string> rest, faults;
+  bool rope = false;  // they set RoPE, so that a model from a folder may have another
 };
 
 constexpr std::string_view kIgnored = "--model.ignore_hf_fields";
@@ -43,6 +44,8 @@ Sources sources(std::span<const std::string> arguments) {
         !take("--model.initial_hf", s.initial_hf, i) && !take(kIgnored, s.ignored, i))
       s.rest.push_back(arguments[i]);
   }
+  s.rope = std::ranges::any_of(
+      s.rest, [](const std::string& word) { return word.starts_with("--model.rope_"); });
   // A field like others, but for being known before a folder of Hugging Face is read.
   if (s.ignored) s.rest.push_back(concat(kIgnored, '=', *s.ignored));
   return s;
@@ -64,6 +67,7 @@ Sources named_in(std::string_view json_text) {
   text(json["model"], "initial_hf", s.initial_hf);
   if (const auto at = json["model"].find("ignore_hf_fields"); at != json["model"].end())
     s.ignored = at->dump();
+  s.rope = json["model"].contains("rope_scaling");
   return s;
 }
 
@@ -94,14 +98,6 @@ void choose_model(Config& c, const std::optional<std::string>& family,
 bool names(std::span<const std::string> words, std::string_view field) {
   return std::ranges::any_of(
       words, [&](std::string_view word) { return word.substr(0, word.find('=')) == field; });
-}
-
-// Whether the words or the file set RoPE, so that a model from a folder may have another.
-bool stretches(std::span<const std::string> words, std::string_view file) {
-  const nlohmann::ordered_json json = io::parse_json(file).value;
-  return std::ranges::any_of(
-             words, [](std::string_view word) { return word.starts_with("--model.rope_"); }) ||
-         (json.is_object() && json.value("model", json).contains("rope_scaling"));
 }
 
 // A folder without a scaling does not say which context it was trained on in the words of one.
@@ -249,8 +245,7 @@ ParsedConfig read_arguments(std::span<const std::string> arguments, const Catalo
     s.config.initial_hf.clear();
   if (s.held) add(missing_context(s.words.rest, *s.held, s.config.model));
   if (s.held)
-    add(hf_differences(s.config.model, *s.held, s.config.initial_hf,
-                       stretches(s.words.rest, s.text)));
+    add(hf_differences(s.config.model, *s.held, s.config.initial_hf, s.words.rope || s.file.rope));
   add(s.config.conflicts());
   // A folder may give the weights or the tokenizer alone.
   std::error_code ignored;
